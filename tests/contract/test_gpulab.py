@@ -187,7 +187,7 @@ def test_a_large_file_stays_on_the_project_storage_and_is_named(up):
         ("no-image", "could not be pulled: not found"),
         ("halt", "GPULab halted it to make room for others"),
         ("kill", "GPULab says FAILED, exit code 143"),
-        ("delete", "GPULab has forgotten it: somebody deleted it"),
+        ("delete", "GPULab has no such job: it was deleted"),
         ("truncate", "its log was cut"),
         ("lose-line", "its log was cut"),
     ],
@@ -535,7 +535,7 @@ class TestWhoIsWho:
     def test_a_server_that_nobody_vouches_for_gets_nothing(self, site):
         site.write("gl", ca_bundle=None)
         done = site.call("resources", "gl", rc=3)
-        assert "is not who it should be" in done.stderr
+        assert "is not trusted" in done.stderr
         assert site.server.requests == []
 
     def test_a_server_whose_certificate_expired_gets_nothing(self, site):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpubed.backends.gpulab import client, request
+from gpubed.backends.gpulab import client
 from gpubed.core.errors import GpubedError
 from gpubed.spec import clusterspec
 from support.gpulab.server import Stumble
@@ -19,7 +19,7 @@ def site(tmp_path_factory):
 
 @pytest.fixture
 def options(site):
-    return request.config(clusterspec.model().model_validate({"name": "gl", **site.spec()}))
+    return clusterspec.model().model_validate({"name": "gl", **site.spec()}).backend
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_a_long_log_comes_in_parts(talking, monkeypatch):
 
 def test_an_answer_without_end_is_one_clear_error(talking, monkeypatch):
     monkeypatch.setattr(client, "_LONGEST_ANSWER", 100)
-    with pytest.raises(GpubedError, match="clusters than it should: over 100 bytes"):
+    with pytest.raises(GpubedError, match="clusters is too long: over 100 bytes"):
         talking.clusters()
 
 

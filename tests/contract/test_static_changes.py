@@ -265,7 +265,7 @@ def test_a_host_that_died_holds_nothing_up_once_the_specification_does_without_i
     cluster.call("up", "-y", *cluster.engine)
     with ground.silent("node-1"):
         assert "node-1 is away" in cluster.call("up", "-y", *cluster.engine, rc=1).stderr
-        assert "take it out of hosts in" in cluster.call("down", "-y", *cluster.engine, rc=1).stderr
+        assert "remove it from hosts in" in cluster.call("down", "-y", *cluster.engine, rc=1).stderr
         cluster.edit(lambda spec: hosts(spec, ground.host(0)))
         said = cluster.call("down", "-y", *cluster.engine).stderr
     assert [host for _, host in ground.there().values()] == ["node-1"]

@@ -150,4 +150,4 @@ def test_keys_that_come_too_late_are_named(server, wall, driver, monkeypatch):
     id_, olds = up(wall, driver), wall.inputs
     wall.block["login_keys"] = [BOB]
     driver.update(id_, olds, wall.inputs)
-    assert any("login_keys is for new nodes only" in note["message"] for note in told)
+    assert any("login_keys applies to new nodes only" in note["message"] for note in told)

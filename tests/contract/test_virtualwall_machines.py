@@ -102,7 +102,7 @@ def test_machines_that_were_given_back_are_waited_for(
     monkeypatch.setenv(progress.VARIABLE, str(tmp_path / "events"))
     driver.delete(id_, wall.inputs)
     up(wall, driver)
-    assert "are loaded anew" in (tmp_path / "events").read_text()
+    assert "are reloaded" in (tmp_path / "events").read_text()
 
 
 @with_hardware_types

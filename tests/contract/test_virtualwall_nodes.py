@@ -182,7 +182,7 @@ def test_only_down_takes_the_clusters_part_of_the_shared_folder_along(there):
     NodeDriver(there.paths).delete(there.made["node-1"]["id"], inputs_of(there, "node-1"))
     with into(there, "node-1") as ssh_:
         assert ssh_.run("ls /proj/testproj").stdout == f"gpubed-{there.wall.uuid}\n"
-        journal.remove_shared(there.paths, None)
+        journal.remove_shared(there.paths)
         assert ssh_.run("ls /proj/testproj").stdout == ""
     for name in reversed(NODES):
         NodeDriver(there.paths).delete(there.made[name]["id"], inputs_of(there, name))

@@ -33,7 +33,7 @@ def a_colleagues_slice(server, wall, cluster=NAME):
 
 
 @pytest.mark.parametrize("cluster", [NAME, "another", ""])
-def test_a_slice_of_somebody_elses_is_refused_and_keeps_its_nodes(server, wall, driver, cluster):
+def test_a_slice_of_another_user_is_refused_and_keeps_its_nodes(server, wall, driver, cluster):
     """Also where it carries no labels of ours: then nobody can tell whose its nodes are."""
     a_colleagues_slice(server, wall, cluster).members.append(wall.user.urn)
     with pytest.raises(Refused, match=r"belongs to another cluster|whose they are"):
@@ -57,7 +57,7 @@ def test_a_colleagues_cluster_that_is_closed_to_us_is_said_and_passed_over(
     for _ in range(3):  # as `down` looks
         assert [thing.id for thing in wall.testbed.existing()] == [id_]
     said = (tmp_path / "events").read_text()
-    passed_over = f"slice {slice_name(NAME, theirs)} is somebody else's and is passed over"
+    passed_over = f"slice {slice_name(NAME, theirs)} of another user is passed over"
     assert said.count(passed_over) == 1
     assert "something-else" not in said
     findings = wall.testbed.doctor(wall.plan.spec)
@@ -67,7 +67,7 @@ def test_a_colleagues_cluster_that_is_closed_to_us_is_said_and_passed_over(
 def test_a_closed_slice_of_our_name_is_neither_used_nor_given_back(server, wall, driver):
     """Whoever made it, with another login: only that login can say that its nodes are gone."""
     made = a_colleagues_slice(server, wall)
-    with pytest.raises(Refused, match=r"belongs to somebody else|belongs to another cluster"):
+    with pytest.raises(Refused, match=r"belongs to another user|belongs to another cluster"):
         driver.create(wall.inputs)
     driver.delete("", wall.inputs)
     if not server.site.is_gcf:

@@ -178,7 +178,7 @@ def test_a_lost_node_is_named_and_the_run_fails(desk, site):
         site.node("head", "sudo scontrol update nodename=node-2 state=resume || true")
     last = json.loads(typed(desk, "gpubed runs uni show last --json"))
     assert last["cause"]["kind"] == "node_lost"
-    assert re.fullmatch(r"node-2 went, and job \d+ with it", last["cause"]["message"])
+    assert re.fullmatch(r"node-2 failed, and job \d+ with it", last["cause"]["message"])
 
 
 def test_status_says_why_a_job_waits_and_ctrl_c_cancels_it(desk, site):

@@ -261,7 +261,7 @@ def _health(data, folder):
 
 
 def _host(data, _folder):
-    static.told(reading.reply(data, "what it says"), "node-0")
+    static.parsed(reading.reply(data, "what it says"), "node-0")
 
 
 def _packages(data, _folder):

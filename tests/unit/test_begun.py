@@ -14,7 +14,7 @@ GIVEN = {"backend": "local", "cluster": "lab", "result": None}
 def cluster(tmp_path, monkeypatch):
     """A cluster of three nodes that is up, as the provider finds it."""
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
-    monkeypatch.setattr("gpubed.testbeds.resources._made_on", lambda _: None)
+    monkeypatch.setattr("gpubed.testbeds.resources._require_same_testbed", lambda _: None)
     return granted_cluster(tmp_path)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpubed.backends.virtualwall.backend import create
+from gpubed.backends.virtualwall.backend import VirtualWallBackend
 from gpubed.backends.virtualwall.config import Config, presets
 from gpubed.spec import clusterspec
 from support.cluster import ROOT
@@ -66,5 +66,5 @@ def test_a_state_has_the_options_and_not_the_name_of_the_testbed():
     """A later version may know other testbeds by name."""
     kept = config("emulab").model_dump(mode="json", exclude_none=True)
     assert "testbed" not in kept
-    assert kept["type"] == create().name
+    assert kept["type"] == VirtualWallBackend().name
     assert Config.model_validate(kept).model_dump() == config("emulab").model_dump()

@@ -25,6 +25,6 @@ def test_a_job_that_may_be_beyond_the_page_is_told(tmp_path, monkeypatch):
     run.mkdir(parents=True)
     rows = [{"name": f"job-{n}", "id": "", "open": is_open} for n, is_open in [(1, 1), (2, 0)]]
     (run / launcher.RECORD).write_text(json.dumps(rows))
-    with pytest.raises(GpubedError, match="whether job job-1 exists is not known") as caught:
+    with pytest.raises(GpubedError, match="unknown whether job job-1 exists") as caught:
         registry.bound("gpulab", paths).existing()
     assert "then: rm " in caught.value.hint

@@ -60,8 +60,8 @@ class TestSpecification:
     @pytest.mark.parametrize(
         ("text", "words"),
         [
-            ("networks: {experiment: {rate: 1 Gbit/s, latency: 5 ms}}", "no latency to order"),
-            ("networks: {experiment: {rate: 1 Gbit/s, loss: 0.1}}", "no loss to order"),
+            ("networks: {experiment: {rate: 1 Gbit/s, latency: 5 ms}}", "cannot set latency"),
+            ("networks: {experiment: {rate: 1 Gbit/s, loss: 0.1}}", "cannot set loss"),
             ("storage: {shared: {provider: volume}}", "mounts no volume on several nodes"),
         ],
     )
@@ -97,11 +97,11 @@ class TestSpecification:
             (
                 {"experiment": {"vnic_type": "baremetal"}},
                 "networks: {experiment: {rate: 1 Gbit/s}}",
-                "holds ports of bare metal to a rate",
+                "limits ports of bare metal",
             ),
-            ({"metadata": {"gpubed.name": "x"}}, "", "keys that begin with gpubed. are its own"),
+            ({"metadata": {"gpubed.name": "x"}}, "", "keys that begin with gpubed. are reserved"),
             ({"user_data": "/no/such.yml"}, "", "/no/such.yml"),
-            ({"user_data": "/etc/hostname"}, "", "nothing that cloud-init knows"),
+            ({"user_data": "/etc/hostname"}, "", "no format of cloud-init"),
         ],
     )
     def test_what_contradicts_itself_is_named_with_the_way_out(

@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from gpubed.backends.slurm import queue, request
-from gpubed.backends.slurm.backend import create
+from gpubed.backends.slurm.backend import SlurmBackend
 from support.samples import sample_plan
 
 # As Slurm 22.05 of Debian 12 answers, with the GRES of a larger site.
@@ -54,7 +54,7 @@ def test_what_is_not_named_is_not_asked_for():
 
 def test_a_jobs_script_loads_modules_and_keeps_words_apart():
     spec = plan(modules=["Python/3.12", "GCC"], setup=["export A=1"]).spec
-    asked = request.config(spec)
+    asked = spec.backend
     words = ["4", "python", "train.py", "two words", "$HOME"]
     script = request.script(asked, "/s/env/current", "/s/runs/r", {"B": "it's"}, words)
     first, *lines, last = script.splitlines()
@@ -99,7 +99,7 @@ def test_partitions_are_read_with_their_gpus_and_free_nodes():
 )
 def test_what_slurm_would_refuse_is_told_with_what_it_has(backend, gpus, option, said):
     spec = plan(gpus=gpus, **backend).spec
-    found, why = queue.refused(request.config(spec), gpus, ANSWERS)
+    found, why = queue.refused(spec.backend, gpus, ANSWERS)
     assert found == option
     assert said in why
 
@@ -107,7 +107,7 @@ def test_what_slurm_would_refuse_is_told_with_what_it_has(backend, gpus, option,
 def test_without_accounting_no_account_is_refused():
     spec = plan(account="any", qos="any").spec
     answers = {**ANSWERS, "associations": "sacctmgr: error: slurmdbd is not there\n"}
-    assert queue.refused(request.config(spec), 2, answers) == ("", "")
+    assert queue.refused(spec.backend, 2, answers) == ("", "")
 
 
 def test_slurms_own_words_are_told_once():
@@ -131,4 +131,4 @@ def test_what_a_job_cannot_have_is_refused_in_the_file(change, says):
     spec = plan().spec
     document = {**spec.model_dump(mode="json", exclude_unset=True), **change}
     spec = type(spec).model_validate(document)
-    assert any(says in problem.message for problem in create().check(spec))
+    assert any(says in problem.message for problem in SlurmBackend().check(spec))

@@ -142,7 +142,7 @@ def test_a_rank_that_fails_ends_its_node_and_is_written_down(site):
 def test_a_lost_node_is_named(site):
     said = "echo srun: error: Node failure on n1 >>$GPUBED_RUN_DIR/slurm.log; sleep 2\n"
     ended, *_ = run(site, script=f"[ $RANK != 0 ] || {said}")
-    assert ended == ("n1 went, and job 7 with it", "node_lost")
+    assert ended == ("n1 failed, and job 7 with it", "node_lost")
 
 
 def test_a_job_that_slurm_refuses_is_told_in_its_words(site):

@@ -181,7 +181,7 @@ def test_who_may_live_is_not_taken_for_dead(lab, monkeypatch, told, error, named
 
 def test_who_is_silent_is_waited_for_while_the_specification_names_it(lab, monkeypatch):
     fails(monkeypatch, Unreachable("node-0 does not answer SSH"))
-    with pytest.raises(GpubedError, match="take it out of hosts"):
+    with pytest.raises(GpubedError, match="remove it from hosts"):
         lab.driver.delete("node-0-1", lab.inputs)
     with pytest.raises(Silent, match="does not answer"):
         lab.driver.read("node-0-1", lab.inputs)
@@ -223,7 +223,7 @@ def test_a_host_that_says_it_is_a_node_gives_it_no_folders_name():
     mark = {"uuid": "u", "cluster": "lab", "node": "node-0", "id": "../../inventories/lab/x"}
     said = LOOK.format(clock=int(time.time()), owner=json.dumps(mark))
     with pytest.raises(GpubedError, match="id"):
-        host.told(reading.reply(said, "what node-0 says of itself", "look there"), "node-0")
+        host.parsed(reading.reply(said, "what node-0 says of itself", "look there"), "node-0")
 
 
 @pytest.fixture
@@ -357,7 +357,7 @@ def judged(lab, monkeypatch):
             answers[1] = re.sub(f"(?m)^{name}=.*$", f"{name}={value}", answers[1])
         monkeypatch.setattr(
             "gpubed.backends.static.testbed.candidate",
-            lambda ssh, _: host.told(reply(answers[ssh.node.name == "node-1"]), "n"),
+            lambda ssh, _: host.parsed(reply(answers[ssh.node.name == "node-1"]), "n"),
         )
         now = time.time()
         monkeypatch.setattr("time.time", lambda: now)

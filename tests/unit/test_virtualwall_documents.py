@@ -18,12 +18,13 @@ from gpubed.backends.virtualwall import (
     slice_inputs,
     transport,
 )
-from gpubed.backends.virtualwall.backend import create
+from gpubed.backends.virtualwall.backend import VirtualWallBackend
 from gpubed.backends.virtualwall.faults import Malformed
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.spec.clusterspec import model
 from gpubed.spec.plan import plan
 
+TESTBEDS = VirtualWallBackend()
 IMAGE = "urn:publicid:IDN+wall2.ilabt.example+image+emulab-ops:UBUNTU20-64-STD"
 N = {"r": rspec.CORE, "e": rspec.EMULAB, "j": rspec.JFED}
 CM = "urn:publicid:IDN+wall2.ilabt.example+authority+cm"
@@ -85,8 +86,8 @@ def test_a_node_that_is_alone_asks_for_no_interface():
     """Emulab gives hardware to interfaces in links only."""
     assert "<interface" not in rspec.without(rspec.request(planned(1)), ())
     assert "<interface" not in rspec.without(rspec.request(planned(2)), ["node-1"])
-    assert "<interface" not in create().export(planned(1), "rspec")
-    assert create().foretold(planned(1), planned(1).nodes[0]) == {"experiment_address": None}
+    assert "<interface" not in TESTBEDS.export(planned(1), "rspec")
+    assert TESTBEDS.foretold(planned(1), planned(1).nodes[0]) == {"experiment_address": None}
 
 
 def test_what_a_running_slice_was_asked_for_with_is_still_the_same():
@@ -224,7 +225,7 @@ def test_a_fault_of_emulabs_wrapper_is_told_by_its_words(said, kind, hint):
     ],
 )
 def test_every_dialect_of_time_is_read(text):
-    assert documents.written(documents.time(text)) == "2026-11-20T22:20:58Z"
+    assert documents.timestamp(documents.time(text)) == "2026-11-20T22:20:58Z"
 
 
 def test_what_is_no_time_or_urn_is_refused():
@@ -289,15 +290,15 @@ def test_an_experiment_specification_needs_nothing_of_ours():
     ],
 )
 def test_check_refuses_what_the_testbed_would(backend, where, said):
-    [problem] = create().check(planned(backend=backend).spec)
+    [problem] = TESTBEDS.check(planned(backend=backend).spec)
     assert problem.path == where
     assert said in problem.message
 
 
 def test_an_image_that_the_testbeds_default_stands_for_is_named():
-    [said] = create().warnings(planned().spec)
+    [said] = TESTBEDS.warnings(planned().spec)
     assert "'debian-12'" in said
-    assert create().warnings(planned(backend={"images": {"debian-12": IMAGE}}).spec) == []
+    assert TESTBEDS.warnings(planned(backend={"images": {"debian-12": IMAGE}}).spec) == []
 
 
 @pytest.mark.parametrize(
@@ -306,12 +307,12 @@ def test_an_image_that_the_testbeds_default_stands_for_is_named():
 def test_traffic_without_links_needs_the_bastion_for_ipv4(count, networks):
     mapped = {"images": {"debian-12": IMAGE}}
     behind = mapped | {"bastion": {}}
-    [said] = create().warnings(planned(count, mapped, networks=networks).spec)
+    [said] = TESTBEDS.warnings(planned(count, mapped, networks=networks).spec)
     assert "backend.bastion" in said
-    assert create().warnings(planned(count, behind, networks=networks).spec) == []
-    assert create().warnings(planned(count, mapped, networks=networks, configure=False).spec) == []
+    assert TESTBEDS.warnings(planned(count, behind, networks=networks).spec) == []
+    assert TESTBEDS.warnings(planned(count, mapped, networks=networks, configure=False).spec) == []
 
 
 def test_a_volume_needs_a_folder_that_the_testbed_mounts():
     wanted = planned(storage={"shared": {"provider": "volume"}}).spec
-    assert create().check(wanted)[0].path == ("storage", "shared", "provider")
+    assert TESTBEDS.check(wanted)[0].path == ("storage", "shared", "provider")

@@ -74,9 +74,9 @@ def test_the_bastions_user_is_prefixed_for_accounts_of_imec_only(tmp_path):
     legacy = login.load(
         config(pem(tmp_path / "m.pem", user=USER.replace("ilabt.imec.be", "wall2.ilabt.iminds.be")))
     )
-    assert login.name_at(Bastion(), ours) == "fffalice"
-    assert login.name_at(Bastion(), legacy) == "alice"
-    assert login.name_at(Bastion(user="bob"), ours) == "bob"
+    assert login.bastion_user(Bastion(), ours) == "fffalice"
+    assert login.bastion_user(Bastion(), legacy) == "alice"
+    assert login.bastion_user(Bastion(user="bob"), ours) == "bob"
 
 
 def test_the_bastions_host_key_is_never_learnt_on_first_use(tmp_path, monkeypatch):
@@ -95,7 +95,7 @@ def test_a_plain_key_is_kept_for_openssh_and_an_encrypted_one_is_left_to_an_agen
 ):
     cluster = Project(tmp_path).cluster("vw")
     plain = config(pem(tmp_path / "l.pem"), bastion={"host_keys": ["ssh-rsa X"]})
-    [hop] = login.way(plain, login.load(plain), cluster)
+    [hop] = login.hops(plain, login.load(plain), cluster)
     kept = cluster.secrets / "virtualwall-login"
     assert hop.identity == str(kept)
     assert kept.stat().st_mode & 0o777 == 0o600
@@ -110,6 +110,6 @@ def test_a_plain_key_is_kept_for_openssh_and_an_encrypted_one_is_left_to_an_agen
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     with pytest.raises(PrerequisiteMissing, match="not held by an SSH agent"):
         login.require(locked.bastion, login.load(locked))
-    [hop] = login.way(locked, login.load(locked), cluster)
+    [hop] = login.hops(locked, login.load(locked), cluster)
     assert hop.identity == str(tmp_path / "m.pem")
     assert not kept.exists()

@@ -1,4 +1,4 @@
-"""The Pulumi component above every backend's resources, and the allocation that it gives."""
+"""The Pulumi component of a cluster, and the allocation that it returns."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Component(pulumi.ComponentResource):
         one_host: bool = False,
         mtu: pulumi.Input[int] | None = None,
     ) -> pulumi.Output[dict[str, Any]]:
-        """Set and return `allocation` from the node results, in the order of the plan's nodes."""
+        """Set and return `allocation` from the nodes' results; see the function `allocation`."""
         self.allocation = pulumi.Output.all(uuid, mtu, *nodes).apply(
             lambda known: allocation(plan, known[0], known[2:], one_host=one_host, mtu=known[1])
         )
@@ -53,7 +53,7 @@ class Component(pulumi.ComponentResource):
     def grant_none(
         self, plan: ClusterPlan, uuid: pulumi.Output[str]
     ) -> pulumi.Output[dict[str, Any]]:
-        """Set and return an `allocation` without nodes, of a testbed that runs jobs."""
+        """Set and return an `allocation` without nodes, for a testbed that runs jobs."""
         data: dict[str, Any] = {"cluster": plan.cluster, "backend": plan.backend, "nodes": ()}
         data |= {"control": _network(plan.control)}
         self.allocation = uuid.apply(
@@ -71,7 +71,7 @@ def allocation(
     one_host: bool = False,
     mtu: int | None = None,
 ) -> dict[str, Any]:
-    """Return the data of the `Allocation` that a plan and its node results give.
+    """Return the data of the `Allocation` of a plan with the results of its nodes.
 
     Args:
         results: For each node, in the plan's order: the fields of `Node` that the plan lacks, or
@@ -84,15 +84,15 @@ def allocation(
     pairs = list(zip(plan.nodes, results, strict=True))
     failed = {node.name: str(result["failed"]) for node, result in pairs if "failed" in result}
     require_enough(plan, failed)
-    # A single node may have no link, and then there is no experiment network.
-    is_there = any(result.get("experiment_address") for result in results)
+    # A single node may have no link, so no experiment network either.
+    is_linked = any(result.get("experiment_address") for result in results)
     data = {
         "cluster": plan.cluster,
         "uuid": uuid,
         "backend": plan.backend,
         "nodes": [_node(node, result) for node, result in pairs if node.name not in failed],
         "control": _network(plan.control),
-        "experiment": _network(plan.experiment, mtu) if plan.experiment and is_there else None,
+        "experiment": _network(plan.experiment, mtu) if plan.experiment and is_linked else None,
         "failed": [{"node": name, "reason": reason} for name, reason in failed.items()],
         "one_host": one_host,
     }
@@ -105,7 +105,7 @@ def _node(node: NodePlan, result: Mapping[str, Any]) -> dict[str, Any]:
         "name": node.name,
         "group": node.group,
         "role": node.role,
-        # Pulumi leaves out what is None.
+        # `get`, because Pulumi omits None.
         "experiment_address": result.get("experiment_address"),
         "slots": node.slots,
         "gpus": node.gpus,

@@ -18,7 +18,7 @@ _LARGEST = 2**20  # bytes
 
 
 def read(path: Path, key: str) -> bytes:
-    """Return a PEM file's content; `key` of cluster.yml names it."""
+    """Return a PEM file's content; `key` is its key in cluster.yml, for errors."""
     try:
         return files.read(path, _LARGEST)
     except OSError as error:
@@ -29,7 +29,10 @@ def read(path: Path, key: str) -> bytes:
 
 
 def user(path: Path, content: bytes) -> tuple[str, datetime]:
-    """Return the URN of a certificate's user and the certificate's end, which is not over."""
+    """Return the URN of a certificate's user and the end of the certificate's validity.
+
+    Raises PrerequisiteMissing if it names no user, or has expired.
+    """
     uris: list[str] = []
     try:
         certificate = x509.load_pem_x509_certificate(content)
@@ -54,9 +57,10 @@ def context(
     """Return a TLS context that sends the certificate and verifies servers.
 
     Args:
-        authorities: File of the servers' authorities, which `key` of cluster.yml names; the
-            system's by default.
-        password: Called for an encrypted key, since OpenSSL would ask for one on the terminal.
+        path: PEM file with the certificate and its private key.
+        authorities: File of the CA certificates to trust; None for the system's.
+        key: The key of cluster.yml for `authorities`.
+        password: Returns the password of an encrypted key; OpenSSL would ask on the terminal.
     """
     bundle = Path(authorities).expanduser() if authorities else None
     try:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict
+
+from gpubed.core.errors import PrerequisiteMissing
 
 _BACKENDS = Path(__file__).resolve().parents[1] / "backends"
 
@@ -36,6 +38,16 @@ class BackendConfig(BaseModel):
     releases: ClassVar[bool] = True  # whether nodes that are given back are free for others
     # Whether it lends nodes for a time, and takes them back at its end
     leases: ClassVar[bool] = False
+
+    @classmethod
+    def of(cls, options: BackendConfig) -> Self:
+        """Return `backend:` of a specification; PrerequisiteMissing if it is another backend's."""
+        if isinstance(options, cls):
+            return options
+        raise PrerequisiteMissing(
+            f"cluster.yml no longer names the backend {cls.__module__.split('.')[-2]}",
+            "put its former `backend:` back until the cluster is down",
+        )
 
 
 @cache

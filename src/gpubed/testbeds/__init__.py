@@ -1,1 +1,1 @@
-"""What a testbed must be able to do, and which testbeds a cluster was made on."""
+"""The interface of testbeds, and the record of a cluster's testbeds."""

@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from importlib import import_module
+from inspect import isabstract
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -30,6 +32,13 @@ if TYPE_CHECKING:
     from gpubed.testbeds.options import TestbedOptions
 
 
+def concrete(module: str, kind: type) -> Any:
+    """Return the class in a module that implements an abstract class."""
+    found = vars(import_module(module)).values()
+    kinds = (each for each in found if isinstance(each, type) and issubclass(each, kind))
+    return next(each for each in kinds if not isabstract(each))
+
+
 @dataclass(frozen=True)
 class Finding:
     """One line of `gpubed doctor`."""
@@ -44,21 +53,20 @@ class Finding:
 class Existing:
     """A resource on a testbed that carries a cluster's name."""
 
-    kind: str  # the testbed's word for this kind of resource
+    kind: str  # the testbed's name for this kind of resource
     name: str
     id: str  # its id on the testbed, which is also its id in the state
     uuid: str  # the UUID of its cluster: two clusters may have the same name
     transient: bool = False  # whether it ends by itself and is in no state, as a running job
-    data: bool = False  # whether it holds a researcher's data, removed only when asked for
-    stays: bool = False  # whether `gpubed down` leaves it, as the specification asked
+    data: bool = False  # whether it holds users' data, which `down` removes only after a question
+    stays: bool = False  # whether the specification has `gpubed down` keep it
     size: int | None = None  # bytes that it holds or can hold; None if unknown
     made: datetime | None = None  # when it was made; None if unknown
     node: str = ""  # the node's name, if its own disks are removed with it
-    # Its address on the control network, if it is a node in use that another node of this address
-    # would replace; else empty.
+    # Control address of a node in use; a new node with this address would replace it.
     address: str = ""
-    heir: str = ""  # the other node that the specification now makes of its host; else empty
-    backend: str = field(default="", compare=False)  # set when several testbeds are asked
+    heir: str = ""  # another node that the specification assigns to this node's host; else empty
+    backend: str = field(default="", compare=False)  # set by `history.Testbeds`
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
@@ -69,7 +77,7 @@ class Identity:
     """Identifies a testbed among those of its kind."""
 
     id: str
-    called: str  # name for messages: where it is, and how it is reached
+    called: str  # its name in messages, with location and login
     formerly: tuple[str, ...] = ()  # ids of older versions, which testbeds may share
 
 
@@ -79,12 +87,12 @@ class Fault:
 
     node: str  # its name in the plan
     reason: str  # the testbed's error message
-    thing: Existing  # what is left of it on the testbed
+    thing: Existing  # its remains on the testbed
 
 
 @dataclass(frozen=True)
 class Offer:
-    """Machines of one kind that a testbed has; None where the testbed does not say."""
+    """A testbed's machines of one kind; None for values that the testbed does not report."""
 
     name: str  # the testbed's name for them, as used in `cluster.yml`
     total: int | None = None
@@ -102,32 +110,32 @@ class Lease:
 
 
 class Backend(ABC):
-    """A kind of testbed; a plan reads only its `BackendConfig`."""
+    """A kind of testbed, and its abilities."""
 
     name: str  # name of its folder
-    engine_required: Literal["cli"] | None = None  # the only one that can make its resources
+    engine_required: Literal["cli"] | None = None  # the only engine that can make its resources
     native: frozenset[str] = frozenset()  # types that a Pulumi plugin makes and `existing` lists
     shapes_on_nodes: bool = False  # whether nodes limit their links to the declared rate themselves
-    boots_later: bool = False  # whether nodes may be granted or restarted before they answer SSH
-    boots_within_s: float = 120.0  # seconds within which a granted or restarted node answers SSH
+    boots_later: bool = False  # whether a granted or restarted node may not answer SSH yet
+    boots_within_s: float = 120.0  # seconds until a granted or restarted node answers SSH
     restarts: bool = False  # whether the testbed can restart a node that hangs
-    nodes_are_here: bool = False  # whether nodes are on this machine, so that no network can fail
-    exchanges_keys: bool = True  # whether nodes can accept another SSH key than they were made with
-    vacates: bool = False  # whether making a node removes the node that has its address
+    nodes_are_here: bool = False  # whether nodes are on this machine, without a network in between
+    exchanges_keys: bool = True  # whether the SSH key of an existing node can be exchanged
+    vacates: bool = False  # whether making a node removes another node with its address
     lists_nodes: bool = False  # whether `existing` returns each of its nodes, with the node's id
-    asks_before_growth: bool = False  # whether `refusals` is asked before nodes are added, too
-    # How to reach a former testbed of the kind again.
-    the_way_back: str = "put `backend:` of cluster.yml back as it was"
-    is_no_more: str = ""  # how a testbed may have been replaced by another in its place
+    asks_before_growth: bool = False  # whether `refusals` is also called before nodes are added
+    # Tells how to reach a former testbed of this kind again.
+    return_hint: str = "put `backend:` of cluster.yml back as it was"
+    replacement_hint: str = ""  # names an event that replaces a testbed by another one
     data_records: frozenset[str] = frozenset()  # files of the state that `data_within` needs
 
-    def spelled(self, id_: str) -> str:
-        """Return a testbed's id in normal form, for comparison."""
+    def canonical_id(self, id_: str) -> str:
+        """Return the normal form of a testbed's id, for comparison."""
         return id_
 
     @property
     def when_silent(self) -> str:
-        """What `up` does about a node that does not answer, in words."""
+        """Tells what `up` does about a node that does not answer."""
         if self.restarts:
             return f"it is restarted if it stays silent for {self.boots_within_s / 60:g} min"
         return "only you can check its power, network and sshd"
@@ -142,16 +150,21 @@ class Backend(ABC):
             )
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
-        """Return problems of a specification that this testbed cannot satisfy."""
+        """Return the parts of a specification that this testbed cannot satisfy."""
         return []
 
     def shapes_links(self, spec: ClusterSpec) -> bool:
-        """Return whether experiment links are limited to the declared rate, or may be faster."""
+        """Return whether the testbed limits experiment links to their declared rate."""
         return False
 
-    @abstractmethod
     def bind(self, reach: TestbedOptions, paths: ClusterPaths) -> Testbed:
-        """Return the testbed as a cluster sees it; nothing is read or asked yet."""
+        """Return the testbed of a cluster; reads no file and asks no server yet.
+
+        The default imports its class from the backend's module `testbed`, whose libraries are slow
+        to import.
+        """
+        testbed: type[Testbed] = concrete(f"gpubed.backends.{self.name}.testbed", Testbed)
+        return testbed(self, reach, paths)
 
     def doctor(self) -> list[Finding]:
         """Check this machine's prerequisites that do not depend on a cluster."""
@@ -169,7 +182,7 @@ class Backend(ABC):
         public_key: pulumi.Output[str],
         opts: pulumi.ResourceOptions | None,
     ) -> pulumi.Output[dict[str, Any]]:
-        """Declare a component, with `opts`; return the data of an `Allocation`."""
+        """Declare the cluster's resources; return the data of an `Allocation`."""
 
     def foretold(self, plan: ClusterPlan, node: NodePlan) -> dict[str, Any]:
         """Return the parts of a node's data that are known before it is granted."""
@@ -177,7 +190,7 @@ class Backend(ABC):
         return {"experiment_address": str(address) if address else None}
 
     def explained(self, error: GpubedError) -> GpubedError | None:
-        """Return a plugin's error in terms of the specification; None to leave it as it is."""
+        """Return a plugin's error in terms of the specification; None if it is not known."""
         return None
 
     def driver(self, kind: str) -> Driver:
@@ -189,11 +202,14 @@ class Backend(ABC):
         return {}
 
     def surroundings(self, spec: ClusterSpec, paths: ClusterPaths) -> Surroundings | None:
-        """Return what decides subnets that a specification leaves open; None if only its name."""
+        """Return the subnets in use around a cluster.
+
+        None if the cluster's name alone decides the subnets that a specification leaves open.
+        """
         return None
 
     def warnings(self, spec: ClusterSpec) -> list[str]:
-        """Return facts about these nodes that a user would not expect."""
+        """Return properties of these nodes that a user may not expect."""
         return []
 
     def export(self, plan: ClusterPlan, kind: str) -> str:
@@ -202,11 +218,10 @@ class Backend(ABC):
 
 
 class Testbed(ABC):
-    """A testbed as one cluster sees it.
+    """The testbed of one cluster.
 
-    The results of a look (how the testbed is reached, a thing's host, what was silent) are kept for
-    later calls, so `unseen`, `left_as_is` and `remove` must be called on the object that was asked
-    for `existing`.
+    `existing` keeps the hosts that it found and missed: `unseen`, `left_as_is` and `remove` must be
+    called on the same object after it.
     """
 
     def __init__(self, backend: Backend, reach: TestbedOptions, paths: ClusterPaths) -> None:
@@ -217,12 +232,12 @@ class Testbed(ABC):
         """Check all prerequisites of the first `up`."""
 
     def driver(self, kind: str) -> Driver:
-        """Return the driver of a kind of the cluster's dynamic resources."""
+        """Return the driver of a kind of dynamic resource."""
         return self.backend.driver(kind)
 
     @abstractmethod
     def describe(self, allocation: Allocation) -> dict[str, str]:
-        """Return the state of each node by name: ready, stopped, missing, or another word."""
+        """Return the state of each node by name: `ready`, `stopped`, `missing`, or another."""
 
     def restart(self, allocation: Allocation, node: Node) -> None:
         """Power-cycle a node that hangs; its disks are kept, and it answers SSH some time later.
@@ -233,11 +248,11 @@ class Testbed(ABC):
 
     @abstractmethod
     def identity(self) -> Identity | None:
-        """Return which testbed of its kind this is; None if there is only one.
+        """Identify this testbed among those of its kind; None if there is only one.
 
-        `down` uses it to notice that an edited specification leads to another testbed, where
-        finding nothing does not mean that the cluster is gone. The id depends on where resources
-        are, so it does not change with credentials or timeouts.
+        An edited specification may lead to another testbed. If `down` finds no resources there, the
+        identity tells that the cluster may still exist. The id depends on the location of the
+        resources, not on credentials or timeouts.
         """
 
     @abstractmethod
@@ -245,9 +260,9 @@ class Testbed(ABC):
         """Return all resources with the cluster's name, of any UUID, in order of their removal."""
 
     def unseen(self, known: Collection[str], left: Collection[str] = ()) -> list[str]:
-        """Return places that the last `existing` could not check and that may hold resources.
+        """Return hosts that the last `existing` could not check and that may hold resources.
 
-        The state knows the fate of nodes `known`; what is left of nodes `left` stays.
+        The state has the nodes `known`; `down` leaves the nodes `left` as they are.
         """
         return []
 
@@ -256,7 +271,7 @@ class Testbed(ABC):
         return {}
 
     def left_as_is(self, uuid: str) -> list[str]:
-        """Say what stays on hosts that a `down` goes without, a sentence each."""
+        """Return a sentence for each host that `down --without` skips, with its remains."""
         return []
 
     @abstractmethod
@@ -279,9 +294,9 @@ class Testbed(ABC):
         return None
 
     def faults(self) -> list[Fault]:
-        """Return the cluster's own nodes that a plugin asked for and the testbed failed to make.
+        """Return the cluster's nodes that a plugin requested and the testbed failed to make.
 
-        Their remains are removed without asking, so none may belong to another cluster of the name.
+        Callers remove their remains without a question, so none may belong to another cluster.
         """
         return []
 
@@ -299,7 +314,7 @@ class Testbed(ABC):
     def renew(self, allocation: Allocation, until: datetime) -> Lease:
         """Extend the lease, never shorten it; return it as read back.
 
-        Its end may be earlier than asked for, or later if that was granted before.
+        Its end may be earlier than requested, or later if it was before.
         """
         raise UsageError(f"nodes of backend {self.backend.name} do not expire")
 
@@ -312,14 +327,14 @@ class Testbed(ABC):
         return []
 
     def fits(self, plan: ClusterPlan) -> list[Finding]:
-        """Return why the cluster cannot be had now, and what else `plan` is to tell (`ok`)."""
+        """Return findings for `plan`: why the cluster cannot be made now, and notes (`ok`)."""
         return []
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
-        """Return what the testbed would refuse, as far as it can be asked beforehand.
+        """Return the parts of a plan that the testbed would refuse.
 
-        Called before anything of a cluster is deleted or replaced; what the cluster already holds
-        does not count against it.
+        Called before resources of a cluster are deleted or replaced; resources that the cluster
+        holds count as free.
         """
         return []
 
@@ -330,7 +345,7 @@ class JobState:
 
     id: str
     name: str
-    state: str  # the testbed's word for its state
+    state: str  # its state, as the testbed names it
     reason: str = ""  # the reason for the state, for example for waiting; may be empty
 
 
@@ -345,17 +360,17 @@ class World:
     nodes: int = 1
 
     def places(self) -> list[tuple[str, int]]:
-        """Return the nodes that it ran on, each with its slots, if its results name them."""
+        """Return the nodes of its results' hostfile, each with its slots; empty without one."""
         try:
             lines = reading.file(self.here / "hostfile").text().splitlines()
-            words = [line.split(" slots=") for line in lines]
-            return [(reading.short(name, 64), int(slots)) for name, slots in words]
+            hosts = [line.split(" slots=") for line in lines]
+            return [(reading.short(name, 64), int(slots)) for name, slots in hosts]
         except (GpubedError, ValueError):
             return []
 
 
 class Ended(NamedTuple):
-    """How a world ended: why it failed, empty if it did not, and the kind of that cause."""
+    """The end of a world: the reason of a failure (else empty), and the kind of that reason."""
 
     reason: str = ""
     kind: str = "exit"
@@ -366,19 +381,19 @@ class Task:
     """A job that is ready to be passed to a testbed."""
 
     job: str
-    source: Path  # the folder that must be copied to the testbed
-    names: Sequence[str]  # the files of it, relative to it
+    source: Path  # the folder to copy to the testbed
+    names: Sequence[str]  # its files to copy, relative to it
     run_id: str  # unique in the cluster
     here: Path  # the run's local folder
-    worlds: Sequence[World]  # as many as `JobService.worlds` says
-    own: frozenset[str]  # names of gpubed's own files in a run's folder, which no result may have
+    worlds: Sequence[World]  # one per item of `JobService.worlds`
+    own: frozenset[str]  # names of gpubed's own files in a run's folder; no result may have them
     environment: Mapping[str, str]  # variables of each rank
-    per_node: bool = False  # whether a world starts once, and starts its ranks itself
-    follow: bool = True  # whether links of the folder stand for what they lead to
+    per_node: bool = False  # whether the command runs once per node and starts its ranks itself
+    follow: bool = True  # whether to copy the targets of symbolic links instead of the links
     image: str | None = None  # the container image to run in, instead of the testbed's usual one
-    # Has a host add the packages that the run's folder asks for: given a session with it, how
-    # `make_layer.py` is called there, the folder of environments and that of the run, it returns
-    # the environment to start in; empty if nothing is asked for.
+    # Installs the packages that the run's folder requires. Arguments: (session with a host, command
+    # line of `make_layer.py` there, folder of environments), and the run's folder. Returns the
+    # environment to start in; empty if the folder requires none.
     add_packages: Callable[[tuple[SSH | Login, str, str], str], str] = lambda *_: ""
 
 
@@ -403,11 +418,11 @@ class JobService(ABC):
 class JobBackend(Backend):
     """A kind of testbed that runs jobs and lends no nodes: its allocations have none.
 
-    Only its own service can pass jobs to it, which a run names as a launcher by the backend's name.
+    `gpubed run` uses its service as the launcher of the backend's name.
     """
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
-        """Return what no testbed has that runs jobs only."""
+        """Refuse a network and services, which need nodes."""
         from gpubed.spec.clusterspec import Problem
 
         found = list[Problem]()
@@ -438,4 +453,4 @@ class JobTestbed(Testbed):
 
     @abstractmethod
     def jobs(self, uuid: str) -> list[JobState]:
-        """Return the cluster's jobs that the testbed still knows."""
+        """Return the cluster's jobs that the testbed still lists."""

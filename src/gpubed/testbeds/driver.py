@@ -10,7 +10,7 @@ from typing import Any
 from gpubed.core.errors import GpubedError
 
 Properties = Mapping[str, Any]
-# Pulumi's placeholder in a preview for a value that is not known yet (its SDK's `rpc.UNKNOWN`).
+# Pulumi's placeholder for an unknown value in a preview (its SDK's `rpc.UNKNOWN`).
 UNKNOWN_TEXT = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 
 
@@ -23,10 +23,7 @@ class Change:
 
 
 def is_unknown(value: Any) -> bool:
-    """Return whether an input is unknown, as in a preview of a resource that it depends on.
-
-    This is also so for inputs that depend on a resource about to be replaced.
-    """
+    """Return whether an input is unknown, as outputs of new and replaced resources in a preview."""
     from pulumi.output import Unknown  # imported here, since most verbs do without it
 
     return isinstance(value, Unknown)
@@ -37,7 +34,7 @@ class NodeFailed(GpubedError):
 
 
 class Silent(GpubedError):
-    """A resource does not answer, so that it is unknown whether it still exists."""
+    """A resource does not answer, so it may or may not exist."""
 
 
 class Driver(ABC):
@@ -48,7 +45,7 @@ class Driver(ABC):
     """
 
     replace_keys: frozenset[str] | None = None
-    """Inputs that cannot change in place; None means none can."""
+    """Inputs whose change replaces the resource; None means all."""
 
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
         """Compare old and new inputs; `result` is what `create` returned."""
@@ -68,7 +65,7 @@ class Driver(ABC):
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
         """Return the outputs that `create` would return now, or None if the resource is gone.
 
-        Raises `Silent` if it is unknown whether the resource exists; its recorded state is kept.
+        Raises `Silent` if it is unknown whether the resource exists; Pulumi's state is then kept.
         """
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002

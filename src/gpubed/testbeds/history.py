@@ -1,8 +1,8 @@
-"""Records the testbeds that a cluster was made on, tells them apart, and asks them together.
+"""Records the testbeds that a cluster was made on, identifies them, and lists their resources.
 
-A specification may name a new testbed while the former one still has data that outlives nodes, or
-what a killed run began. So each testbed is noted before anything is made on it, with the
-specification that leads there. The cluster's UUID is forgotten once all of them are empty.
+An edited specification may lead to a new testbed while a former one still has the cluster's data,
+or resources of a killed run. So each testbed is recorded before resources are made on it, with a
+copy of the specification that leads there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class AnotherTestbed(PrerequisiteMissing):
 
 
 class Unasked(NamedTuple):
-    """Why a testbed could not be asked, and the command that declares it empty."""
+    """The reason why a testbed did not answer, and the command that declares it empty."""
 
     why: str
     forget: str
@@ -35,7 +35,7 @@ class Unasked(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """Resources with a cluster's name, in order of removal; and the testbeds not asked."""
+    """Resources with a cluster's name, in order of removal, and testbeds that did not answer."""
 
     things: list[Existing]
     unasked: list[Unasked]
@@ -55,9 +55,9 @@ class Left(NamedTuple):
 class Testbeds:
     """The testbeds that may have resources of a cluster."""
 
-    needed: tuple[Testbed, ...]  # those of the state, or the only known ones, must answer
-    others: tuple[Testbed, ...] = ()  # former testbeds; one that does not answer is only reported
-    recorded: frozenset[str] = frozenset()  # kinds that the state names, or may have begun
+    needed: tuple[Testbed, ...]  # testbeds of the state, or the only known ones: must answer
+    others: tuple[Testbed, ...] = ()  # former testbeds: need not answer
+    recorded: frozenset[str] = frozenset()  # kinds whose resources the state has, or may have
 
     def __iter__(self) -> Iterator[Testbed]:
         return iter((*self.needed, *self.others))
@@ -90,7 +90,7 @@ class Testbeds:
         for testbed in self:
             try:
                 self.require_same(testbed)
-                found += _marked(testbed, testbed.existing())
+                found += _with_backend(testbed, testbed.existing())
             except GpubedError as error:
                 if testbed in self.needed:
                     raise
@@ -103,10 +103,10 @@ class Testbeds:
         require_same(testbed, recorded=testbed.backend.name in self.recorded)
 
     def elsewhere(self, uuid: str, listed: Iterable[Existing]) -> tuple[list[Left], list[Unasked]]:
-        """Return what former testbeds of the same kinds have of the cluster, and those that fail.
+        """Return the cluster's resources on former testbeds of the same kinds, and those that fail.
 
-        After an edit of the specification, the present testbed may have nothing of the cluster, and
-        a former one all of it. Both may be the same: what `existing` listed is left out.
+        After an edit of the specification, a former testbed may have all of the resources. If it is
+        the present one under another id, the resources that `existing` listed are left out.
         """
         found, unasked, former = list[Left](), list[Unasked](), list[tuple[Testbed, Made]]()
         known = {(thing.kind, thing.id) for thing in listed}
@@ -117,14 +117,15 @@ class Testbeds:
             for name in made.specifications:
                 copy = testbed.paths.specifications / name
                 try:
-                    there = _marked(testbed, _asked(testbed, made, name, uuid))
+                    there = _with_backend(testbed, _existing_by_copy(testbed, name, made, uuid))
                 except GpubedError as error:
                     why = _why(testbed, error, f", as {copy} says where it is")
                     unasked.append(Unasked(why, f"rm {shlex.quote(str(copy))}"))
                     continue
                 back = record.put_back(testbed.paths, name)
                 back = f"{back}, then gpubed down {testbed.paths.name}"
-                found += [Left(one, back) for one in there if (one.kind, one.id) not in known]
+                new = [thing for thing in there if (thing.kind, thing.id) not in known]
+                found += [Left(thing, back) for thing in new]
                 break
         return found, unasked
 
@@ -140,14 +141,14 @@ class Testbeds:
 
     def data_within(self) -> list[Existing]:
         """Return data that outlives nodes and can only be reached through them."""
-        return [thing for each in self for thing in _marked(each, each.data_within())]
+        return [thing for each in self for thing in _with_backend(each, each.data_within())]
 
     def remove_data(self) -> list[Existing]:
         """Remove the data that `data_within` returns; return what could not be removed."""
-        return [thing for each in self for thing in _marked(each, each.remove_data())]
+        return [thing for each in self for thing in _with_backend(each, each.remove_data())]
 
     def note(self) -> None:
-        """Note all of them, so that resources that stay there are found again."""
+        """Record all of them, so that resources that stay there are found again."""
         for testbed in self:
             note(testbed)
 
@@ -158,9 +159,9 @@ def kinds(paths: ClusterPaths) -> list[str]:
 
 
 def note(testbed: Testbed, *, applied: bool = False) -> None:
-    """Note a testbed on which something is about to be made; earlier notes of its kind are kept.
+    """Record a testbed before resources are made on it.
 
-    If its specification is about to be `applied`, that is kept as the last one.
+    Its present specification becomes the last applied one if it is about to be `applied`.
     """
     known = record.read(testbed.paths).testbeds
     if applied or not any(made.id and made.backend == testbed.backend.name for made in known):
@@ -169,28 +170,28 @@ def note(testbed: Testbed, *, applied: bool = False) -> None:
 
 def _note(testbed: Testbed, *, applied: bool = False) -> None:
     now = None
-    with suppress(GpubedError):  # making something there reports the error
+    with suppress(GpubedError):  # creating the resource reports the error
         now = testbed.identity()
-    had = _of_now(testbed, record.read(testbed.paths), now)
+    had = _entry(testbed, record.read(testbed.paths), now)
     keeps = bool(applied or had is None or not had.specifications) and testbed.reach.wanted
     if not (keeps or now or had is None):
         return
     with record.changed(testbed.paths) as known:
-        made = _of_now(testbed, known, now) or Made(backend=testbed.backend.name)
+        made = _entry(testbed, known, now) or Made(backend=testbed.backend.name)
         if now:
             made.id, made.called = now.id, now.called
-        # Kept only now: a testbed whose copy was removed by hand does not count.
+        # Not earlier: a testbed whose copy was removed by hand does not count.
         if keeps and (kept := testbed.reach.keep()):
             made.specifications = [*(n for n in made.specifications if n != kept), kept]
-        known.testbeds = [*(one for one in known.testbeds if one is not made), made]
+        known.testbeds = [*(other for other in known.testbeds if other is not made), made]
 
 
 def forget_attempts(testbed: Testbed) -> None:
-    """Forget the specifications of earlier runs on a testbed, whose resources were adopted."""
+    """Forget all but the last specification of a testbed, whose resources were all adopted."""
     with suppress(GpubedError):
         now, paths = testbed.identity(), testbed.paths
         with record.changed(paths) as known:
-            if made := _of_now(testbed, known, now):
+            if made := _entry(testbed, known, now):
                 made.specifications = made.specifications[-1:]
         kept = {name for made in known.testbeds for name in made.specifications}
         for copy in paths.specifications.glob("*.yml"):
@@ -202,30 +203,30 @@ def require_same(testbed: Testbed, *, recorded: bool = True) -> None:
     """Refuse a testbed if it is not the one that the cluster was made on, as `AnotherTestbed`.
 
     A testbed with resources of the cluster's UUID is the same, even if its id has changed. While no
-    state names a resource on a testbed of the kind (`recorded`), the cluster may return to an
-    earlier testbed, and may leave one that has nothing of it.
+    state has a resource of the kind (`recorded`), the cluster may return to an earlier testbed, and
+    may leave one that has none of its resources.
     """
     known = record.read(testbed.paths)
     of_kind = [made for made in known.testbeds if made.backend == testbed.backend.name]
     if not of_kind or (now := testbed.identity()) is None:
         return
-    same, last = _of_now(testbed, known, now), of_kind[-1]
+    same, last = _entry(testbed, known, now), of_kind[-1]
     if same is not last:
         former = _resolved(testbed, last, now)
         here = [thing for thing in testbed.existing() if known.uuid and thing.uuid == known.uuid]
         may_go_on = not recorded and (same or _is_empty(testbed, former, known.uuid))
         if former.id and not (here or may_go_on):
-            how = f" ({testbed.backend.is_no_more})" if testbed.backend.is_no_more else ""
-            name = testbed.paths.name
+            why, name = testbed.backend.replacement_hint, testbed.paths.name
+            how = f" ({why})" if why else ""
             raise AnotherTestbed(
                 f"{now.called} has nothing of {name} and is not the one that it was made on: "
                 f"{former.called}, with the id {former.id}",
-                f"{testbed.backend.the_way_back}; to leave that one: do so, gpubed down {name}, "
+                f"{testbed.backend.return_hint}; to leave that one: do so, gpubed down {name}, "
                 f"edit it again, gpubed up {name}; only if that one is no more{how}, with what it "
                 f"had: {_forget_command(testbed.paths, [former])}, and again",
             )
         if not (here or same):
-            return  # noted once something is made there
+            return  # recorded when its first resource is made
     if same is None or (same.id, same.called) != (now.id, now.called) or same is not last:
         _note(testbed)
 
@@ -243,24 +244,25 @@ def _forget_command(paths: ClusterPaths, testbeds: Sequence[Made]) -> str:
     return f"rm {' '.join(shlex.quote(str(copy)) for copy in copies)}"
 
 
-def _of_now(testbed: Testbed, known: Record, now: Identity | None) -> Made | None:
+def _entry(testbed: Testbed, known: Record, now: Identity | None) -> Made | None:
+    """Return a testbed's entry in the record, by its identity."""
     of_kind = [made for made in reversed(known.testbeds) if made.backend == testbed.backend.name]
     if now is None:
         return next(iter(of_kind), None)
-    spelled = testbed.backend.spelled
-    return next((made for made in of_kind if made.id and spelled(made.id) == now.id), None) or next(
-        (made for made in of_kind if _resolved(testbed, made, now).id == now.id), None
-    )
+    for made in of_kind:
+        if made.id and testbed.backend.canonical_id(made.id) == now.id:
+            return made
+    return next((made for made in of_kind if _resolved(testbed, made, now).id == now.id), None)
 
 
 def _resolved(testbed: Testbed, made: Made, now: Identity) -> Made:
-    """Return a note with its testbed's id; older versions noted none, or one that others share."""
-    if made.id and testbed.backend.spelled(made.id) not in now.formerly:
+    """Return an entry with a unique id: older versions recorded none, or one that others share."""
+    if made.id and testbed.backend.canonical_id(made.id) not in now.formerly:
         return made
     for name in reversed(made.specifications):
         with suppress(GpubedError):
-            if led_to := _by(testbed, name).identity():
-                return made.model_copy(update={"id": led_to.id, "called": led_to.called})
+            if former := _by_copy(testbed, name).identity():
+                return made.model_copy(update={"id": former.id, "called": former.called})
     return made.model_copy(update={"id": now.id if made.id or not made.specifications else ""})
 
 
@@ -268,7 +270,7 @@ def _others(testbed: Testbed) -> list[Made]:
     known, now = record.read(testbed.paths), testbed.identity()
     if now is None:
         return []
-    here = _of_now(testbed, known, now)
+    here = _entry(testbed, known, now)
     of_kind = [made for made in known.testbeds if made.backend == testbed.backend.name]
     return [_resolved(testbed, made, now) for made in of_kind if made is not here]
 
@@ -276,26 +278,29 @@ def _others(testbed: Testbed) -> list[Made]:
 def _is_empty(testbed: Testbed, made: Made, uuid: str | None) -> bool:
     for name in made.specifications:
         with suppress(GpubedError):
-            return not _asked(testbed, made, name, uuid)
+            return not _existing_by_copy(testbed, name, made, uuid)
     return False
 
 
-def _asked(testbed: Testbed, made: Made, name: str, uuid: str | None) -> list[Existing]:
-    """Return the cluster's resources there; AnotherTestbed if the environment leads elsewhere."""
-    way = _by(testbed, name)
-    now = way.identity()
-    if made.id and (now is None or testbed.backend.spelled(made.id) != now.id):
+def _existing_by_copy(testbed: Testbed, name: str, made: Made, uuid: str | None) -> list[Existing]:
+    """Return the cluster's resources on the testbed that a kept specification names.
+
+    Raises `AnotherTestbed` if it leads to another testbed than before, by variables such as OS_*.
+    """
+    former = _by_copy(testbed, name)
+    now = former.identity()
+    if made.id and (now is None or testbed.backend.canonical_id(made.id) != now.id):
         leads = now.called if now else "one that does not say which it is"
         raise AnotherTestbed(
             f"it leads to {leads} by now, and led to the one with the id {made.id}",
-            testbed.backend.the_way_back,
+            testbed.backend.return_hint,
         )
-    return [thing for thing in way.existing() if uuid in (None, thing.uuid)]
+    return [thing for thing in former.existing() if uuid in (None, thing.uuid)]
 
 
-def _by(testbed: Testbed, name: str) -> Testbed:
+def _by_copy(testbed: Testbed, name: str) -> Testbed:
     paths = testbed.paths
-    return testbed.backend.bind(testbed.reach.by(paths.specifications / name), paths)
+    return testbed.backend.bind(testbed.reach.of_copy(paths.specifications / name), paths)
 
 
 def _why(testbed: Testbed, error: GpubedError, how: str = "") -> str:
@@ -303,5 +308,5 @@ def _why(testbed: Testbed, error: GpubedError, how: str = "") -> str:
     return f"{testbed.backend.name} cannot be asked{how}: {error.message}{hint}"
 
 
-def _marked(testbed: Testbed, things: list[Existing]) -> list[Existing]:
+def _with_backend(testbed: Testbed, things: list[Existing]) -> list[Existing]:
     return [replace(thing, backend=testbed.backend.name) for thing in things]

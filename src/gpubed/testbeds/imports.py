@@ -1,7 +1,8 @@
-"""Takes in files of other tools, and writes a specification from them.
+"""Writes a specification from a file of another tool (`gpubed init --from`).
 
-A backend that knows formats has a module `imports`: `FORMATS` in words, and `imported`, which
-returns a `Draft`, or None for a file of another format. Values of secrets are never written.
+A backend that reads such files has a module `imports` with `FORMATS`, a description of their
+formats, and `imported(source)`, which returns a `Draft`, or None for a file of another format.
+Values of secrets are never written.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from gpubed.core.yaml_lines import Located, Location
 from gpubed.spec import backend_config
 from gpubed.testbeds import registry
 
-_LIMIT = 8 * 2**20  # bytes; an RSpec of a thousand nodes has one million
+_LIMIT = 8 * 2**20  # bytes; an RSpec of 1000 nodes has 1 MB
 _MOST_COMMENTS = 100
 _YAML = re.compile(r"""(\s|#[^\n]*\n)*(---|\{|["']?[\w.-]+["']?:(\s|$))""")
 _BETWEEN = re.compile(r"""[\s=,'"{}@\[\]]+|:(?=\d*(?:\s|$))""")
@@ -44,7 +45,7 @@ class Source:
 
     what: str  # its name in errors
     data: bytes = b""  # empty for a folder and an archive
-    folder: Path | zipfile.Path | None = None  # where other files lie beside it
+    folder: Path | zipfile.Path | None = None  # the folder with its other files
 
     @classmethod
     def open(cls, name: str) -> Source:
@@ -60,7 +61,7 @@ class Source:
         return cls(name, found.data, path.parent)
 
     def beside(self, name: str) -> Source | None:
-        """Return a file of the folder or archive, or beside the file; None if there is none."""
+        """Return another file of the folder or archive; None if there is none."""
         path = PurePosixPath(name)
         if self.folder is None or path.is_absolute() or ".." in path.parts:
             return None
@@ -75,16 +76,16 @@ class Source:
 
     @cached_property
     def text(self) -> str:
-        """The file as UTF-8 text; it raises `Unreadable` if it is too large or no such text."""
+        """The file as text; raises `Unreadable` if it is too large or not UTF-8."""
         return reading.reply(self.data, self.what, limit=_LIMIT).text()
 
     @cached_property
     def mapping(self) -> Located | None:
-        """The file as a YAML or JSON mapping with its lines; None if it is something else."""
+        """The file as a YAML or JSON mapping with line numbers; None if it is none."""
         if not _YAML.match(self.text):
             return None
         try:
-            # JSON may be indented by tabs, which YAML refuses.
+            # JSON may be indented by tabs, YAML may not.
             found = yaml_lines.parse(self.text.replace("\t", " ").encode(), merges=True)
         except yaml_lines.MalformedYamlError as error:
             raise self.refusal(error.line, error.message) from None
@@ -97,7 +98,7 @@ class Source:
         return dict(reversed(list(words)))
 
     def line(self, word: str) -> int:
-        """Return the first line that holds a word; 1 if none does."""
+        """Return the number of the first line with a word; 1 if no line has it."""
         return self._words.get(word, 1)
 
     def refusal(self, line: int, why: str, fix: str = "correct that line") -> UsageError:
@@ -106,7 +107,7 @@ class Source:
 
 
 def _unpacked(packed: reading.Document) -> zipfile.Path:
-    """Return the root of a zip or tar archive, or the one folder that it holds."""
+    """Return the root of a zip or tar archive, or its only folder."""
     data = io.BytesIO(packed.data)
     try:
         if not packed.data.startswith(b"PK"):
@@ -116,8 +117,8 @@ def _unpacked(packed: reading.Document) -> zipfile.Path:
                 tarfile.open(fileobj=io.BytesIO(plain.data)) as tar,
                 zipfile.ZipFile(data := io.BytesIO(), "w") as box,
             ):
-                for one in filter(tarfile.TarInfo.isreg, tar):
-                    box.writestr(one.name, tar.extractfile(one).read())  # type: ignore[union-attr]
+                for member in filter(tarfile.TarInfo.isreg, tar):
+                    box.writestr(member.name, tar.extractfile(member).read())  # type: ignore[union-attr]
         root = zipfile.Path(data)
         inner = list(root.iterdir())
     except _DAMAGED as error:
@@ -127,37 +128,37 @@ def _unpacked(packed: reading.Document) -> zipfile.Path:
 
 @dataclass
 class Draft:
-    """Values for a backend's template, their lines in the source, and what they leave out."""
+    """Values for a backend's template, with their lines in the source, and omitted parts."""
 
     source: Source
     values: dict[Location, Any] = field(default_factory=dict)
     lines: dict[Location, int] = field(default_factory=dict)
     remarks: dict[Location, str] = field(default_factory=dict)  # see `clusterspec.UNFILLED`
-    left_out: dict[str, None] = field(default_factory=dict)
+    omitted: dict[str, None] = field(default_factory=dict)  # a message for each part, in order
 
     def put(self, *at: str, value: Any, line: int = 1) -> None:
         """Set a section, or an option of the backend; None removes the key."""
         self.values[at], self.lines[at] = value, line
 
-    def leave(self, line: int, what: str, source: Source | None = None) -> None:
-        """Tell what a line of the source asks for and the cluster does not have."""
+    def omit(self, line: int, what: str, source: Source | None = None) -> None:
+        """Note a part of the source that the specification cannot express."""
         where = f"{source.what} line" if source not in (None, self.source) else "line"
         secret = " (a secret)" if _SECRET.search(what) else ""
-        self.left_out[reading.short(f"{where} {line}: {what}{secret}")] = None
+        self.omitted[reading.short(f"{where} {line}: {what}{secret}")] = None
 
-    def leave_rest(self, of: Located, taken: Collection[Location], source: Source) -> None:
-        """Tell which keys of a document are not among those taken."""
-        parents = {one[:depth] for one in taken for depth in range(len(one))}
+    def omit_rest(self, of: Located, taken: Collection[Location], source: Source) -> None:
+        """Note the keys of a document that are not among those taken."""
+        parents = {path[:depth] for path in taken for depth in range(len(path))}
         for at, line in of.lines.items():
             if at and at[:-1] in parents and at not in taken and at not in parents:
-                self.leave(line, ".".join(map(str, at)), source)
+                self.omit(line, ".".join(map(str, at)), source)
 
     def text(self, template: str) -> str:
-        """Return the template with the values, and with a comment about what they leave out."""
-        told = [f"#   {one}" for one in self.left_out] or ["#   nothing"]
-        if len(told) > _MOST_COMMENTS:
-            told[_MOST_COMMENTS:] = [f"#   and {len(told) - _MOST_COMMENTS} more"]
-        head = "\n".join(["#", f"# From {reading.short(self.source.what)}; left out:", *told])
+        """Return the template with the values, and a comment that lists the omitted parts."""
+        notes = [f"#   {note}" for note in self.omitted] or ["#   nothing"]
+        if len(notes) > _MOST_COMMENTS:
+            notes[_MOST_COMMENTS:] = [f"#   and {len(notes) - _MOST_COMMENTS} more"]
+        head = "\n".join(["#", f"# From {reading.short(self.source.what)}; left out:", *notes])
         text = re.sub(r"^(?!#)", lambda _: f"{head}\n", template, count=1, flags=re.MULTILINE)
         for at, value in self.values.items():
             text = _put(text, at, value)
@@ -187,17 +188,17 @@ def _put(text: str, at: Location, value: Any) -> str:
 
 
 def group_name(wanted: str, taken: Collection[str] = ()) -> str:
-    """Return a name for a node group that is like the wanted one, and not taken."""
+    """Return a valid name for a node group, similar to the wanted one and not taken."""
     plain = re.sub(r"[^a-z0-9]+", "-", wanted.lower())
     name = re.sub(r"^[^a-z]+", "", plain)[:24].strip("-") or "node"
     others = (f"{name}-{number}" for number in itertools.count(2))
-    return next(one for one in itertools.chain([name], others) if one not in taken)
+    return next(free for free in itertools.chain([name], others) if free not in taken)
 
 
 def take_in(source: Source, backends: Iterable[str]) -> tuple[str, Draft]:
-    """Return the backend that takes in another tool's file, and the cluster that it asks for.
+    """Return the backend that reads another tool's file, and the draft of a specification.
 
-    Raises `UsageError` if none knows the format, or if a line cannot be taken in at all.
+    Raises `UsageError` if no backend reads the format, or if a line of the file is unusable.
     """
     formats: list[str] = []
     for name in backends:
@@ -211,10 +212,10 @@ def take_in(source: Source, backends: Iterable[str]) -> tuple[str, Draft]:
 
 
 def written(draft: Draft, template: str, cluster: str) -> str:
-    """Return the specification; raise `UsageError` for the source's line of an invalid value."""
+    """Return the specification; raise `UsageError` with the source's line for an invalid value."""
     try:
         text = draft.text(template)
-    except yaml_lines.MalformedYamlError as full:  # more than a specification can hold
+    except yaml_lines.MalformedYamlError as full:  # too large for a specification
         raise draft.source.refusal(1, f"asks for too much: {full.message}") from None
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "cluster.yml")

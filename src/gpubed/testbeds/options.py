@@ -1,7 +1,7 @@
 """Reads a cluster's specifications for its testbed; no other module does.
 
-They are read only when asked for, so that testbeds that need none of their options work without,
-and `down` works while the file is being edited.
+They are read only on access: testbeds without options work without a specification, and `down`
+works while the file is being edited.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ Check = Callable[[Path, str], tuple[ClusterSpec | None, list[SpecError]]]
 
 
 class TestbedOptions:
-    """How one testbed of a cluster is reached, according to the cluster's specifications.
+    """The options by which a cluster reaches one testbed.
 
-    The present specification is read once; each verb makes a new object. `check` reads a
-    specification, given its file and the cluster's name. With `copy`, that kept specification is
-    read instead of the present one.
+    Args:
+        backend: The testbed's kind.
+        paths: The cluster's paths.
+        check: Reads and checks a specification, given its file and the cluster's name.
+        copy: A kept specification to read instead of the present one. It is never replaced by
+            another one, which could lead to another testbed.
     """
 
     def __init__(
@@ -38,9 +41,8 @@ class TestbedOptions:
     def specification(self) -> ClusterSpec:
         """The present specification, or else the last one applied on this testbed.
 
-        A specification given as `copy` is never replaced by another, which would lead elsewhere.
-        Raises `UsageError` if it has errors or is missing, and no copy was kept,
-        `PrerequisiteMissing` if it names another testbed, and no copy was kept.
+        If no copy of a former one was kept: raises `UsageError` if it has errors or is missing,
+        `PrerequisiteMissing` if it names another testbed.
         """
         found, errors = self._checked
         if not self.is_former and (found is None or spec_backend(found) != self._backend):
@@ -49,7 +51,7 @@ class TestbedOptions:
                 return former
         if found is None:
             message = refusal(self._file, errors).message
-            raise UsageError(message, f"restore {self._file}, or put right what is wrong with it")
+            raise UsageError(message, f"restore or correct {self._file}")
         if spec_backend(found) != self._backend:
             raise PrerequisiteMissing(
                 f"the specification of {self._paths.name} no longer says how {self._backend} is "
@@ -60,7 +62,7 @@ class TestbedOptions:
 
     @property
     def is_former(self) -> bool:
-        """Whether only a kept specification is read."""
+        """Whether these are the options of a kept specification."""
         return self._copy is not None
 
     @property
@@ -83,7 +85,7 @@ class TestbedOptions:
         return found
 
     def keep(self) -> str:
-        """Keep a copy of the present specification; return its name, empty if it is unusable."""
+        """Copy the present specification to the kept ones; return its name, empty if unusable."""
         found = self.wanted
         if found is None or spec_backend(found) != self._backend:
             return ""
@@ -96,9 +98,9 @@ class TestbedOptions:
 
     @cached_property
     def options(self) -> Mapping[str, Any] | None:
-        """The specification's section `backend:`, unchecked, even if the file has errors.
+        """The specification's section `backend:`, unchecked; None for another kind of testbed.
 
-        None if it is for another kind of testbed, or cannot be read.
+        None, too, if the file is no YAML mapping.
         """
         return self._section(self._file)
 
@@ -112,8 +114,8 @@ class TestbedOptions:
         """The section `backend:` of the specification that was last applied on this testbed."""
         return self._section(self._last)
 
-    def by(self, copy: Path) -> TestbedOptions:
-        """Return how a kept specification says the testbed is reached."""
+    def of_copy(self, copy: Path) -> TestbedOptions:
+        """Return the options in a kept specification."""
         return TestbedOptions(self._backend, self._paths, self._check, copy)
 
     @property

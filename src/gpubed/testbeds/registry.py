@@ -3,40 +3,39 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.spec import backend_config, clusterspec
 from gpubed.spec.clusterspec import ClusterSpec, SpecError, spec_backend
-from gpubed.testbeds.base import Backend, Testbed
+from gpubed.testbeds.base import Backend, Testbed, concrete
 from gpubed.testbeds.options import TestbedOptions
 
 
 @cache
 def backend(name: str) -> Backend:
-    """Return the backend of a name; its ImportError is raised if it is only half installed."""
+    """Return the backend of a name; UsageError if there is none."""
     names = backend_config.names()
     if name not in names:
         raise UsageError(f"there is no backend {name!r}", f"backends: {', '.join(names)}")
-    made: Backend = import_module(f"gpubed.backends.{name}.backend").create()
+    made: Backend = concrete(f"gpubed.backends.{name}.backend", Backend)()
     return made
 
 
 def check(path: Path, name: str = "") -> tuple[ClusterSpec | None, list[SpecError]]:
-    """Read a specification; return it, None if unusable, and its and its testbed's errors by line.
+    """Read a specification; return it (None if unusable), and all errors by line.
 
-    Without a `name`, the cluster's is that of the file's folder.
+    The cluster's name is by default that of the file's folder.
     """
     return clusterspec.read(path, name, lambda found: backend(spec_backend(found)).check(found))
 
 
 def bound(name: str, paths: ClusterPaths) -> Testbed:
-    """Return the testbed of a cluster on a backend; nothing is read or asked yet."""
+    """Return a cluster's testbed of a kind; reads no file and asks no server yet."""
     return backend(name).bind(reach(name, paths), paths)
 
 
 def reach(name: str, paths: ClusterPaths) -> TestbedOptions:
-    """Return how a cluster reaches the testbed of that name."""
+    """Return the options by which a cluster reaches its testbed of a kind."""
     return TestbedOptions(name, paths, check)

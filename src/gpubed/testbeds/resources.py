@@ -1,8 +1,7 @@
-"""The Pulumi dynamic resources. The provider's module and name, and the types, never change.
+"""The Pulumi dynamic resources, and the provider that passes them to drivers.
 
-A state refers to the provider by module and class name; after a rename `destroy`
-would not find it. The provider holds no secrets and no logic: it looks up the
-driver of the backend and kind that the resource names, and delegates.
+The types, and the provider's module and name, must never change: states refer to them, and
+`destroy` would not find them. The provider holds no secrets.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ if TYPE_CHECKING:
     from gpubed.core.paths import ClusterPaths
 
 _COUNTING = threading.Lock()
-# Engines call drivers from several threads. Where two threads import a package whose modules import
-# each other, Python sees a deadlock, or one gets a module that is not whole yet.
+# Engines call drivers from several threads. If two threads import modules that import each other,
+# Python reports a deadlock, or one thread gets a module that is only partly loaded.
 _LOADING = threading.RLock()
 _LARGEST_STATE = 2**29  # bytes
-_OWN = {"result", "__provider", "on_failure"}  # what drivers do not ask about
-_OF_NODES = {"node", "slice"}  # kinds whose change is one of nodes, or of their links
+_NOT_FOR_DRIVERS = {"result", "__provider", "on_failure"}  # inputs that drivers do not get
+_OF_NODES = {"node", "slice"}  # kinds whose changes affect nodes or their links
 
 
 class _Recorded(BaseModel):
-    """A resource in a state: which thing it stands for."""
+    """A resource in a state."""
 
     id: str = ""
     inputs: dict[str, Any] = {}
@@ -59,14 +58,14 @@ class Provider(ResourceProvider):
     """Delegates to the driver that a resource names by `backend` and `kind`."""
 
     __module__ = "gpubed.resources"
-    # Returns the driver of a resource that every cluster has; set by `gpubed.resources`, which
-    # stands above what these drivers need.
+    # Returns the driver of a kind that every cluster has. `gpubed.resources` sets it: this package
+    # must not import those drivers.
     own: ClassVar[Callable[[str], Driver]]
 
     def diff(self, id: str, olds: dict[str, Any], news: dict[str, Any]) -> DiffResult:  # noqa: A002
         """Ask the driver which changed keys replace the resource and which update it."""
         result = olds.get("result") or {}
-        with _told():
+        with _reporting():
             change = _driver(news).diff(result, _inputs(olds), _inputs(news))
         if "failed" in result:
             again = news.get("on_failure") != "leave_out" or change.replace or change.update
@@ -77,8 +76,8 @@ class Provider(ResourceProvider):
 
     def create(self, props: dict[str, Any]) -> CreateResult:
         """Make the resource, or adopt what an interrupted run made."""
-        with _told():
-            _made_on(props)
+        with _reporting():
+            _require_same_testbed(props)
             driver = _driver(props)
             _note_change(props, made=True)
             id_, result = _create(driver, props)
@@ -86,12 +85,12 @@ class Provider(ResourceProvider):
         return CreateResult(id_, {**props, "result": result})
 
     def read(self, id_: str, props: dict[str, Any]) -> ReadResult:
-        """Look at the resource; a resource that is gone has no id."""
+        """Return the resource's present outputs; a resource that is gone gets an empty id."""
         if "failed" in (props.get("result") or {}):
             return ReadResult(id_, props)
         try:
-            with _told():
-                _made_on(props)
+            with _reporting():
+                _require_same_testbed(props)
                 result = _driver(props).read(id_, _inputs(props))
         except Silent as silence:
             progress.emit("note", message=silence.message)
@@ -102,8 +101,8 @@ class Provider(ResourceProvider):
 
     def update(self, id: str, olds: dict[str, Any], news: dict[str, Any]) -> UpdateResult:  # noqa: A002
         """Change the resource in place."""
-        with _told():
-            _made_on(news)
+        with _reporting():
+            _require_same_testbed(news)
             driver = _driver(news)
             _note_change(news, made=False)
             result = driver.update(id, _inputs(olds), _inputs(news))
@@ -112,26 +111,26 @@ class Provider(ResourceProvider):
     def delete(self, id: str, props: dict[str, Any]) -> None:  # noqa: A002
         """Remove the resource; it may be gone already.
 
-        What another resource of the stack has adopted stays: after `pulumi state rename`, the
-        resource of the new name adopts the node, and then the old one is deleted. What is left of a
-        node that failed is removed if that is possible by now; if not, `down` finds it.
+        A thing that another resource of the stack has adopted stays: after `pulumi state rename`,
+        the resource with the new name adopts the node before the old one is deleted. Remains of a
+        failed node are removed if possible; else `down` finds them.
         """
         result = props.get("result") or {}
         if "left" in result:
             try:
-                _made_on(props)
+                _require_same_testbed(props)
                 _driver(props).delete("", _inputs(props))
             except GpubedError as error:
-                said = f"what is left of {props['name']} is not removed: {error.message}"
-                progress.emit("note", message=said)
+                message = f"the remains of {props['name']} are not removed: {error.message}"
+                progress.emit("note", message=message)
         if "failed" in result:
             return
         if _count(props, id, -1) > 0:
-            said = f"{props['kind']} {id} stays: another resource of the stack has it"
-            progress.emit("note", message=said)
+            message = f"{props['kind']} {id} stays: another resource of the stack has it"
+            progress.emit("note", message=message)
             return
-        with _told():
-            _made_on(props)
+        with _reporting():
+            _require_same_testbed(props)
             _driver(props).delete(id, _inputs(props))
 
 
@@ -146,7 +145,7 @@ def _create(driver: Driver, props: Mapping[str, Any]) -> tuple[str, dict[str, An
                 raise
             progress.emit("note", message=f"{props['name']} failed: {error.message}")
             result = {"failed": error.message}
-            # What cannot be removed now is looked for when the cluster goes.
+            # `delete` tries again to remove the remains.
             try:
                 driver.delete("", _inputs(props))
             except GpubedError as left:
@@ -157,11 +156,11 @@ def _create(driver: Driver, props: Mapping[str, Any]) -> tuple[str, dict[str, An
 
 
 def _count(props: Mapping[str, Any], id_: str, change: int) -> int:
-    """Change the number of the stack's resources that own a thing, and return it."""
+    """Add to the number of the stack's resources that own a thing, and return it."""
     from gpubed.core.paths import Project
 
     if "cluster" not in props:
-        return 0  # an image is of no cluster
+        return 0  # an image belongs to no cluster
     with _COUNTING:
         owners = _owners(Project.find().cluster(props["cluster"]))
         owners[props["kind"], id_] += change
@@ -170,7 +169,7 @@ def _count(props: Mapping[str, Any], id_: str, change: int) -> int:
 
 @functools.cache
 def _owners(paths: ClusterPaths) -> dict[tuple[str, str], int]:
-    """Return how many resources of a stack own a thing when a run begins, by kind and id."""
+    """Return how many resources of the stored stack own each thing, by kind and id."""
     if paths.project.has_users_program:
         return defaultdict(lambda: 1)  # its state may be anywhere
     found = Counter[tuple[str, str]]()
@@ -184,16 +183,16 @@ def _owners(paths: ClusterPaths) -> dict[tuple[str, str], int]:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """Tell the user what failed and what repairs it: the engine passes on only a traceback."""
+def _reporting() -> Iterator[None]:
+    """Report an error with its hint to the user: the engine passes on only a traceback."""
     try:
         yield
     except OSError as error:
         if not is_about_the_disk(error):
             raise
-        said = unwritable(error)
-        progress.emit("error", message=said.message, hint=said.hint, exit_code=said.exit_code)
-        raise said from error
+        full = unwritable(error)
+        progress.emit("error", message=full.message, hint=full.hint, exit_code=full.exit_code)
+        raise full from error
     except Silent:
         raise
     except GpubedError as error:
@@ -202,27 +201,27 @@ def _told() -> Iterator[None]:
 
 
 def _inputs(props: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in props.items() if key not in _OWN}
+    return {key: value for key, value in props.items() if key not in _NOT_FOR_DRIVERS}
 
 
-def _made_on(props: Mapping[str, Any]) -> None:
-    """Note on which testbed a cluster is made; refuse to take another one for it."""
+def _require_same_testbed(props: Mapping[str, Any]) -> None:
+    """Record the testbed that a cluster is made on; refuse another one of the same kind."""
     from gpubed.testbeds import history
 
     if props["backend"] == "gpubed" or "cluster" not in props:
-        return  # an image is of no cluster
+        return  # an image belongs to no cluster
     testbed = _testbed(props)
     history.require_same(testbed)
     history.note(testbed)
 
 
 def _note_change(props: Mapping[str, Any], *, made: bool) -> None:
-    """Note that nodes are about to be changed, whichever engine asks for it."""
+    """Record that nodes are about to be changed."""
     from gpubed.core.paths import Project
     from gpubed.nodes import allocation  # nothing else here needs it
 
     if props["kind"] in _OF_NODES and "cluster" in props:
-        # A node that is made, and that the cluster did not have, changes none that it has.
+        # A new node changes none of the existing ones.
         new = props["name"] if made and props["kind"] == "node" else ""
         allocation.note_change(Project.find().cluster(props["cluster"]), new)
 
@@ -238,7 +237,7 @@ def _driver(props: Mapping[str, Any]) -> Any:
 
 
 def _testbed(props: Mapping[str, Any]) -> Testbed:
-    """Return the testbed as the cluster sees it whose resource it is."""
+    """Return the testbed of the resource's cluster."""
     from gpubed.core.paths import Project
     from gpubed.testbeds import registry
 
@@ -247,12 +246,11 @@ def _testbed(props: Mapping[str, Any]) -> Testbed:
 
 
 class _Managed(Resource):
-    """A dynamic resource; `result` is what its driver answered.
+    """A dynamic resource; `result` holds the outputs of its driver.
 
-    The old one goes before the new one comes, else `create` would adopt what is about to be
-    deleted. The program says so, since no provider is asked where a replacement is forced (`pulumi
-    up --replace`). Where `delete` removes nothing, the new one may come first, and spares what
-    depends on it.
+    A replacement deletes the old resource first, else `create` would adopt the thing that is about
+    to be deleted. The program sets this order, since Pulumi asks no provider for a forced
+    replacement (`pulumi up --replace`). Kinds whose `delete` removes nothing keep Pulumi's order.
     """
 
     result: pulumi.Output[dict[str, Any]]
@@ -298,7 +296,7 @@ class Slice(_Managed, module="gpubed", name="Slice"):
 
 
 class Capacity(_Managed, module="gpubed", name="Capacity"):
-    """A look at whether the testbed has what is wanted, before anything is made."""
+    """A check, before resources are made, that the testbed has enough for them."""
 
     delete_first = False
 
@@ -314,7 +312,7 @@ class Volume(_Managed, module="gpubed", name="Volume"):
 
 
 class Node(_Managed, module="gpubed", name="Node"):
-    """A node; with `on_failure` among its inputs, one that the cluster may do without."""
+    """A node; the input `on_failure` is set if the cluster may do without it."""
 
 
 class Configuration(_Managed, module="gpubed", name="Configuration"):

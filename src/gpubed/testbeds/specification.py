@@ -23,7 +23,7 @@ from gpubed.testbeds.registry import check
 
 
 def load(path: Path, name: str = "") -> ClusterSpec:
-    """Read a specification; UsageError lists its errors."""
+    """Read a specification; raise UsageError with its errors."""
     found, errors = check(path, name)
     if found is None:
         raise refusal(path, errors)
@@ -44,7 +44,7 @@ def planned(path: Path, name: str = "") -> tuple[ClusterPlan | None, list[SpecEr
 
 
 def load_plan(path: Path, name: str = "") -> ClusterPlan:
-    """Read and plan a specification; UsageError lists its errors."""
+    """Read and plan a specification; raise UsageError with its errors."""
     found, errors = planned(path, name)
     if found is None:
         raise refusal(path, errors)
@@ -52,7 +52,7 @@ def load_plan(path: Path, name: str = "") -> ClusterPlan:
 
 
 def load_cluster(paths: ClusterPaths) -> Cluster:
-    """Read a cluster's allocation and plan; NotUp if there is no allocation."""
+    """Read a cluster's allocation and plan; raise NotUp without an allocation."""
     allocation = load_allocation(paths.allocation)
     return Cluster(paths, load_plan(paths.spec_in_use, paths.name), allocation)
 
@@ -63,18 +63,22 @@ def load_current(
     *,
     granted: Allocation | None = None,
 ) -> Cluster:
-    """Read a cluster's allocation and plan; if the specification is unusable, the last applied.
+    """Read a cluster's allocation and plan; plan the last applied specification if need be.
 
-    Raises `NotUp` if there is no allocation, `GpubedError` if the allocation or the last applied
-    specification cannot be read. `tell` is called with a message if the last applied
-    specification is used; a `granted` allocation is not read from its file.
+    Args:
+        tell: Called with a message if the present specification is unusable.
+        granted: The allocation, if it was read already.
+
+    Raises:
+        NotUp: There is no allocation.
+        GpubedError: The allocation or the last applied specification cannot be read.
     """
     allocation, wanted = granted or load_allocation(paths.allocation), None
     found, _ = planned(paths.spec_in_use, paths.name)
     if found and spec_backend(found.spec) == allocation.backend:
         wanted = found
     else:
-        tell(f"{paths.spec} cannot be used as it is now: what was applied last counts")
+        tell(f"{paths.spec} cannot be used as it is now: the last applied specification counts")
         wanted = plan(registry.reach(allocation.backend, paths).applied())
     return Cluster(paths, wanted, allocation)
 
@@ -83,7 +87,7 @@ def load_current(
 def frozen(paths: ClusterPaths, wanted: ClusterPlan) -> Iterator[None]:
     """Freeze the specification that a run applies, for all of its steps and processes.
 
-    Raises `GpubedError` if the file no longer asks for what the run was planned for.
+    Raises `GpubedError` if the file was edited after the run was planned.
     """
     files.write(paths.frozen, files.read(paths.spec, yaml_lines.MAX_BYTES))
     require_same(load_plan(paths.frozen, paths.name), wanted.spec.digest, paths)

@@ -1,8 +1,8 @@
 """Records nodes that the testbed failed to make and the cluster does without.
 
-If a driver makes the nodes, a failure is a result in Pulumi's state (`resources.py`). A Pulumi
-plugin ends the run instead: the failure is then noted in the cluster's record, and the program, run
-again, leaves the node out. Nodes to ask for again stay noted for one run only.
+If a driver makes the nodes, Pulumi's state has their failures (`resources.py`). A Pulumi plugin
+ends the run instead: the failure is then kept in the cluster's record, and the next run of the
+program leaves the node out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpubed.testbeds.base import Fault
 
 
 def read(paths: ClusterPaths, plan: ClusterPlan) -> dict[str, str]:
-    """Return why each node is left out, for nodes that the plan may do without."""
+    """Return the nodes of a plan that are left out, each with the reason."""
     noted = record.read(paths).left_out
     return {name: noted[name] for name in _policies(plan) if name in noted}
 
@@ -29,9 +29,9 @@ def _policies(plan: ClusterPlan) -> dict[str, str]:
 
 @contextmanager
 def of_run(paths: ClusterPaths, plan: ClusterPlan) -> Iterator[Callable[[Sequence[Fault]], None]]:
-    """Yield a function that notes failures during a run; those of a killed run are removed first.
+    """Yield a function that records failures during a run; it raises `Refused` if too few are left.
 
-    It raises `Refused` if the cluster needs the node.
+    Failures of nodes to be requested again are forgotten before and after the run.
     """
     policies, asked_again = _policies(plan), set[str]()
 
@@ -49,7 +49,7 @@ def of_run(paths: ClusterPaths, plan: ClusterPlan) -> Iterator[Callable[[Sequenc
         write(noted)
 
     def forget() -> None:
-        """Forget nodes to be asked for again, and all of them if too few would be left."""
+        """Forget nodes to request again; forget all failures if too few nodes would be left."""
         kept = {n: why for n, why in read(paths, plan).items() if policies[n] == "leave_out"}
         try:
             require_enough(plan, kept)
@@ -70,7 +70,7 @@ def of_run(paths: ClusterPaths, plan: ClusterPlan) -> Iterator[Callable[[Sequenc
 
 
 def require_enough(plan: ClusterPlan, failed: Mapping[str, str]) -> None:
-    """Refuse to go on without the head or a group's `min` nodes; `failed` has the reasons."""
+    """Raise `Refused` without the head or a group's `min` nodes; `failed` has the reasons."""
     head = plan.nodes[0].name
     reasons = "".join(f"\n  {name}: {reason}" for name, reason in failed.items())
     if head in failed:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gpubed.backends.gpulab import request
+from gpubed.backends.gpulab.config import Config
 from gpubed.core import addresses
 from gpubed.spec.clusterspec import ClusterSpec, Problem
 from gpubed.spec.sections import MOST_GPUS
@@ -16,10 +17,7 @@ if TYPE_CHECKING:
     import pulumi
 
     from gpubed.backends.gpulab.launcher import GpulabLauncher
-    from gpubed.backends.gpulab.testbed import GpulabTestbed
-    from gpubed.core.paths import ClusterPaths
     from gpubed.spec.plan import ClusterPlan
-    from gpubed.testbeds.options import TestbedOptions
 
 _SHORTEST_S, _LONGEST_S = 60, 14 * 86400
 _APART = (
@@ -29,25 +27,23 @@ _APART = (
 
 
 class GpulabBackend(JobBackend):
-    """What jobs of GPULab can do."""
+    """Jobs of GPULab."""
 
     name = "gpulab"
-    the_way_back = "put `backend.master` and `backend.certificate` of cluster.yml back"
+    return_hint = "put `backend.master` and `backend.certificate` of cluster.yml back"
 
-    def spelled(self, id_: str) -> str:
-        """Return an identity in normal form: service (absent in former versions) and user."""
+    def canonical_id(self, id_: str) -> str:
+        """Return an id in normal form: service (absent in former versions) and user."""
         *service, user = id_.split(" ")
         return " ".join([*map(addresses.url, service), addresses.urn(user)])
 
-    def bind(self, reach: TestbedOptions, paths: ClusterPaths) -> GpulabTestbed:
-        """Return the testbed for a cluster."""
-        from gpubed.backends.gpulab.testbed import GpulabTestbed
-
-        return GpulabTestbed(self, reach, paths)
-
     def check(self, spec: ClusterSpec) -> list[Problem]:
-        """Return what jobs in containers cannot do."""
-        return [*_nodes(spec), *super().check(spec), *_rest(spec)]
+        """Refuse worlds over several jobs, and resources that GPULab does not give."""
+        found = [*_nodes(spec), *super().check(spec)]
+        if not _SHORTEST_S <= spec.lease.duration <= _LONGEST_S:
+            why = "GPULab ends every job after two weeks"
+            found.append(Problem(("lease", "duration"), why, "1 min to 14 d"))
+        return found
 
     def component(
         self,
@@ -69,11 +65,11 @@ class GpulabBackend(JobBackend):
 
     def links(self, spec: ClusterSpec) -> dict[str, str]:
         """Return the link to GPULab's own JupyterHub, which has its own login."""
-        return {"jupyterhub": request.config(spec).jupyterhub}
+        return {"jupyterhub": Config.of(spec.backend).jupyterhub}
 
 
 def _nodes(spec: ClusterSpec) -> Iterator[Problem]:
-    if request.config(spec).jobs == "one" and spec.count > 1:
+    if Config.of(spec.backend).jobs == "one" and spec.count > 1:
         gpus = sum(group.count * max(1, group.gpus) for group in spec.nodes)
         one = f"one node with gpus: {gpus} for one world; " if gpus <= MOST_GPUS else ""
         trials = f"backend.jobs: trials for {spec.count} worlds, one per job"
@@ -87,14 +83,3 @@ def _nodes(spec: ClusterSpec) -> Iterator[Problem]:
             request.amounts(group.machine)
         except ValueError as error:
             yield Problem(("nodes", position), str(error), "machine: {cpus: 4, memory: 16 GB}")
-
-
-def _rest(spec: ClusterSpec) -> Iterator[Problem]:
-    if not _SHORTEST_S <= spec.lease.duration <= _LONGEST_S:
-        why = "GPULab ends every job after two weeks"
-        yield Problem(("lease", "duration"), why, "1 min to 14 d")
-
-
-def create() -> GpulabBackend:
-    """Make the backend; the registry calls this."""
-    return GpulabBackend()

@@ -1,7 +1,7 @@
 """GPULab's REST API v4.0: JSON over TLS with a client certificate.
 
-Reads are retried on server errors. Submissions are not, as the job may exist although no answer
-came (`Unanswered`).
+Reads are retried on server errors. Submissions are not: without an answer (`Unanswered`), the job
+may exist.
 """
 
 from __future__ import annotations
@@ -30,22 +30,21 @@ from gpubed.core.errors import GpubedError, PrerequisiteMissing, Refused
 from gpubed.core.reading import Document
 
 _PREFIX = "gpulab/v4.0/"
-# Accounts of the former portal, which the service refuses.
+# Prefix of accounts of the former portal, which the service refuses.
 _FORMER = "urn:publicid:IDN+wall2.ilabt.iminds.be+user+"
 _TIMEOUT_S = 20.0
 _TRIES = 5
 _BACKOFF_S = 0.25
 _STUMBLES = {500, 502, 503, 504}
-# Limit of an answer's size in bytes, to bound memory.
-_LONGEST_ANSWER = 64 * 2**20
-# Jobs per listing; what is known of REST v4.0 includes neither their order nor further pages.
+_LONGEST_ANSWER = 64 * 2**20  # bytes, to bound memory
+# Jobs per listing; the order of jobs and parameters for further pages are not documented.
 PAGE = 500
 _AGAIN = "see whether the network or the service is down, then repeat the command"
 _MASTER = "backend.master must be the URL of the API v4.0"
 
 
 def _as_written(value: object) -> object:
-    """The service writes `MUSTHALT`; its own library also reads `Must Halt`."""
+    # The service writes `MUSTHALT`; its own library also reads `Must Halt`.
     return value.upper().replace(" ", "") if isinstance(value, str) else value
 
 
@@ -62,7 +61,7 @@ class _Model(BaseModel):
 
 
 class RemoteJob(_Model):
-    """A job as GPULab has it."""
+    """A job at GPULab."""
 
     uuid: str = Field(pattern=r"^[0-9a-fA-F-]{36}$")
     name: str
@@ -70,7 +69,7 @@ class RemoteJob(_Model):
     status: Annotated[State, BeforeValidator(_as_written)] = Field(
         validation_alias=AliasPath("state", "status")
     )
-    # Why it waits, in the service's words.
+    # The service's reasons for a job that waits.
     queued: tuple[str, ...] | None = Field(
         default=None, validation_alias=AliasPath("state", "scheduling", "queuedExplanations")
     )
@@ -82,7 +81,7 @@ class RemoteJob(_Model):
 
     @property
     def explanation(self) -> str:
-        """Why it waits; may be empty."""
+        """The reasons for which it waits; may be empty."""
         return "; ".join(self.queued or ())
 
 
@@ -124,7 +123,7 @@ class Cluster(_Model):
 
 
 class Worker(_Model):
-    """A machine that runs jobs (`slave` in the service's words)."""
+    """A machine that runs jobs; the service calls it a slave."""
 
     name: str
     cluster_id: int
@@ -142,11 +141,11 @@ class Unanswered(GpubedError):
 
 
 class NoSuchJob(GpubedError):
-    """The service does not know the job (any more)."""
+    """The service does not have the job, or no longer."""
 
 
 class Answer(NamedTuple):
-    """An HTTP answer; `cut` says that the body was longer."""
+    """An HTTP answer; `cut` tells whether the body was longer."""
 
     status: int
     body: bytes
@@ -161,7 +160,7 @@ class Login(NamedTuple):
 
     @classmethod
     def of(cls, config: Config) -> Login:
-        """Read the certificate; PrerequisiteMissing if it cannot be used."""
+        """Read the certificate; raise PrerequisiteMissing if it is unusable."""
         path = Path(config.certificate).expanduser()
         login = cls(*pem.user(path, pem.read(path, "backend.certificate")))
         if login.urn.startswith(_FORMER):
@@ -184,7 +183,7 @@ def _password(config: Config) -> bytes:
 
 
 class Client:
-    """Talks to one service as one user; raises PrerequisiteMissing for an unusable certificate."""
+    """A user's client of a GPULab service; PrerequisiteMissing for an unusable certificate."""
 
     def __init__(self, config: Config) -> None:
         self.login, self._config = Login.of(config), config
@@ -202,7 +201,7 @@ class Client:
         return str(answer.get("latest_client_version", "unknown"))
 
     def submit(self, job: Mapping[str, Any]) -> str:
-        """Submit a job; return its id. After Unanswered, the job may exist or not."""
+        """Submit a job; return its id. After Unanswered, the job may exist."""
         answer = self._once("POST", "jobs", json.dumps(job).encode(), "application/json")
         _expect_done(answer, "the job")
         text = answer.body.decode("ascii", "replace").strip().strip('"')
@@ -212,7 +211,7 @@ class Client:
             raise Unanswered(f"GPULab answered {text[:80]!r} instead of a job's id") from None
 
     def job(self, id_: str) -> RemoteJob:
-        """Return a job as it is now."""
+        """Return a job's present state."""
         return self._read(f"jobs/{quote(id_)}").json(RemoteJob)
 
     def jobs(self) -> list[RemoteJob]:
@@ -221,7 +220,7 @@ class Client:
         return list(self._read(f"jobs?{query}").json(Jobs).items)
 
     def cancel(self, id_: str) -> None:
-        """Request a job's cancellation; a job that has ended or is gone is no error."""
+        """Request a job's cancellation; it may have ended or be gone."""
         path = f"jobs/{quote(id_)}/state/status"
         with suppress(NoSuchJob):
             answer = self._again("PUT", path, b"CANCELLED")
@@ -229,14 +228,14 @@ class Client:
                 _expect_done(answer, f"to cancel job {id_}")
 
     def is_over(self, id_: str) -> bool:
-        """Say whether a job has ended, or is gone."""
+        """Return whether a job has ended or is gone."""
         try:
             return self.job(id_).ended
         except NoSuchJob:
             return True
 
     def log(self, id_: str, offset: int) -> bytes:
-        """Return a job's log from a byte offset on; empty when there is nothing new."""
+        """Return a job's log from a byte offset on; empty if there are no new bytes."""
         path = f"jobs/{quote(id_)}/log"
         answer = self._again("GET", path, headers={"Range": f"bytes={offset}-"})
         if answer.status in (HTTPStatus.NO_CONTENT, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE):
@@ -268,7 +267,7 @@ class Client:
         _expect_done(answer, what)
         if answer.cut:
             raise GpubedError(
-                f"GPULab answers more to {what} than it should: over {_LONGEST_ANSWER} bytes"
+                f"GPULab's answer to {what} is too long: over {_LONGEST_ANSWER} bytes"
             )
         return reading.reply(
             answer.body, f"GPULab's answer to {what}", _MASTER, limit=_LONGEST_ANSWER
@@ -311,17 +310,17 @@ class Client:
         except ssl.SSLError as error:
             raise self._tls(error) from error
         except (OSError, http.client.HTTPException) as error:
-            said = str(error) or type(error).__name__
-            raise Unanswered(f"GPULab at {self._host} does not answer: {said}", _AGAIN) from error
+            why = str(error) or type(error).__name__
+            raise Unanswered(f"GPULab at {self._host} does not answer: {why}", _AGAIN) from error
         finally:
             connection.close()
         if answer.status in _STUMBLES:
-            said = f"GPULab answers {answer.status} {answer.reason}: {_said(content)}"
-            raise Unanswered(said, _AGAIN)
+            why = f"GPULab answers {answer.status} {answer.reason}: {_reason(content)}"
+            raise Unanswered(why, _AGAIN)
         return Answer(answer.status, content, cut)
 
     def _masked(self, answer: bytes) -> bytes:
-        """Hide passwords of registries: the service names a job's image as it was submitted."""
+        """Mask passwords of registries, which are in the names of jobs' images."""
         for login in self._config.registries.values():
             pattern = rb"(?<=\b%s:)[^\s@/]+(?=@)" % re.escape(login.user.encode())
             answer = re.sub(pattern, lambda found: b"*" * len(found[0]), answer)
@@ -330,7 +329,7 @@ class Client:
     def _tls(self, error: ssl.SSLError) -> GpubedError:
         if isinstance(error, ssl.SSLCertVerificationError):
             return PrerequisiteMissing(
-                f"{self._host} is not who it should be: {error.verify_message}",
+                f"the certificate of {self._host} is not trusted: {error.verify_message}",
                 "set backend.ca_bundle to the authority of the service",
             )
         said = str(error.reason or error).replace("_", " ").lower()
@@ -338,25 +337,24 @@ class Client:
             return Unanswered(f"the connection to GPULab at {self._host} broke: {said}", _AGAIN)
         # With TLS 1.3 a server rejects a certificate after the handshake.
         return Refused(
-            f"GPULab refuses the certificate {self._config.certificate}: {said}",
-            "fetch a new certificate from the account portal",
+            f"GPULab refuses the certificate {self._config.certificate}: {said}", pem.RENEW
         )
 
 
 def _expect_done(answer: Answer, what: str) -> None:
     if answer.status < HTTPStatus.MULTIPLE_CHOICES:
         return
-    said = _said(answer.body)
+    why = _reason(answer.body)
     if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         raise Refused(
-            f"GPULab forbids {what}: {said}",
+            f"GPULab forbids {what}: {why}",
             "backend.project must be one of your projects, and your account approved",
         )
     if answer.status < HTTPStatus.BAD_REQUEST:
         raise Refused(f"GPULab redirects {what} to a login page", _MASTER)
-    raise Refused(f"GPULab refuses {what} ({answer.status}): {said}")
+    raise Refused(f"GPULab refuses {what} ({answer.status}): {why}")
 
 
-def _said(body: bytes) -> str:
+def _reason(body: bytes) -> str:
     text = " ".join(body[:2000].decode("utf-8", "replace").split())
     return text[:300] or "it gives no reason"

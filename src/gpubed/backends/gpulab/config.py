@@ -11,7 +11,7 @@ from gpubed.spec.sections import FOLDER, OF_A_SERVER, Registries
 
 
 class Config(BackendConfig):
-    """Jobs in containers; each node of the specification is one job, on one worker."""
+    """Jobs in containers; each node of the specification is a job on one worker."""
 
     lends_nodes = False
     releases = False
@@ -37,7 +37,7 @@ class Config(BackendConfig):
         pattern=wording.pattern(r"^[A-Za-z0-9_.-]+$", "letters, digits, '_', '.' and '-'"),
         description="who the jobs are for",
     )
-    # `[registry[:port]/]name[:tag]`, lower case; digests are refused, and credentials are added.
+    # `[registry[:port]/]name[:tag]` in lower case; GPULab refuses digests.
     image: str = Field(
         pattern=wording.pattern(
             r"^([a-z0-9.-]+(:[0-9]+)?/)?[a-z0-9._-]+(/[a-z0-9._-]+)*(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?$",

@@ -1,7 +1,7 @@
 """Runs jobs on GPULab: submits, follows and cancels them, and collects results.
 
-A job succeeds if GPULab reports `FINISHED` and its parcel of results is whole with exit code 0.
-Names are on disk before each submission and ids after it, so that a crash loses no job.
+A job succeeds if GPULab reports `FINISHED` and its results are complete, with exit code 0. Names
+are on disk before each submission and ids after it, so that a crash loses no job.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gpubed.backends.gpulab import offers, request
 from gpubed.backends.gpulab.client import WAITING, Client, NoSuchJob, RemoteJob, Unanswered
+from gpubed.backends.gpulab.config import Config
 from gpubed.backends.gpulab.parcel import Damaged, Parcel
 from gpubed.core import files, reading
 from gpubed.core.errors import GpubedError, Refused
@@ -30,16 +31,16 @@ from gpubed.testbeds.base import Ended, JobService, Task, World
 
 RECORD = "jobs.json"  # in a run's folder, since the service lists only one page of jobs
 _POLL_S = 2.0
-_SILENCE_S = 600.0  # the service may be down this long; its jobs go on
+_SILENCE_S = 600.0  # jobs are followed through outages of the service up to this long
 _SETTLE_S = 20.0  # a log may grow this long after its job's end
 _CANCEL_S = 60.0
-_LATE_S = 60.0  # time to look for a job whose submission got no answer
+_LATE_S = 60.0  # time to find a job whose submission got no answer
 _LAST_LINES = 10
 _LONGEST_LINE = 2**20
 
 
 class Row(BaseModel):
-    """One job in a run's record; `id` is empty before an answer, `open` None in older records."""
+    """A job in a run's record; `id` is empty before an answer, `open` None in older records."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -49,7 +50,7 @@ class Row(BaseModel):
 
 
 def left(runs: Path) -> Iterator[tuple[Path, Row]]:
-    """Yield the jobs of all runs that GPULab may still run, each with the file that says so."""
+    """Yield the jobs of all runs that GPULab may still run, each with the path of its record."""
     for path in sorted(runs.glob(f"*/{RECORD}")):
         fix = f"cancel what runs at GPULab by hand, then: rm {quote(str(path))}"
         for row in reading.file(path, fix).json(list[Row]):
@@ -68,14 +69,14 @@ class _Job:
     parcel: Parcel
     folder: str
     id: str = ""
-    asked: bool = False
+    attempted: bool = False  # whether it was submitted, with or without an answer
     status: str = ""
     since: float = 0.0
     offset: int = 0
     rest: bytes = b""
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_LINES))
-    ended: bool = False
-    over: bool = False  # ended or gone at GPULab; `ended` only means no longer followed
+    ended: bool = False  # no longer followed
+    over: bool = False  # ended or gone at GPULab
     failure: str = ""
 
     @property
@@ -94,8 +95,7 @@ class GpulabLauncher(JobService):
         try:
             run.to_the_end()
         except _Silent:
-            # A restart of the service must not end hours of work: the jobs go on.
-            raise
+            raise  # jobs go on: a restart of the service must not end hours of work
         except BaseException:
             run.cancel_all()
             raise
@@ -112,7 +112,7 @@ class _Run:
     ) -> None:
         self._poll_s, self._silence_s, self._settle_s, self._late_s = launcher.times
         self._cluster, self._here, self._output = cluster.plan.cluster, task.here, on_output
-        self._options = request.config(cluster.plan.spec)
+        self._options = Config.of(cluster.plan.spec.backend)
         self._client = Client(self._options)
         self._refuse_impossible(cluster.plan)
         self.jobs = self._prepared(cluster, task)
@@ -121,14 +121,12 @@ class _Run:
     def _refuse_impossible(self, plan: ClusterPlan) -> None:
         try:
             clusters, workers = self._client.clusters(), self._client.workers()
-        except (Refused, NoSuchJob):  # a service may hide its workers
+        except (Refused, NoSuchJob):  # the service does not list its workers
             return
-        for node in plan.nodes:
-            wanted = request.resources(plan, node)
-            if reason := offers.never(wanted, self._options.storage, clusters, workers):
-                raise Refused(
-                    f"GPULab cannot run this job: {reason}", f"gpubed resources {plan.cluster}"
-                )
+        for reason in offers.impossible(plan, clusters, workers):
+            raise Refused(
+                f"GPULab cannot run this job: {reason}", f"gpubed resources {plan.cluster}"
+            )
 
     def _prepared(self, cluster: Cluster, task: Task) -> list[_Job]:
         plan = cluster.plan
@@ -165,7 +163,7 @@ class _Run:
             while waiting and len(self._live) < self._options.parallel:
                 self._submit(waiting.pop(0))
             for job in self._live:
-                self._look(job)
+                self._poll(job)
             if self._live:
                 time.sleep(self._poll_s)
 
@@ -177,7 +175,7 @@ class _Run:
         self._output(f"{job.world.label}: {text}" if job.world.label else text)
 
     def _submit(self, job: _Job) -> None:
-        job.asked = True
+        job.attempted = True
         self._write_down()
         try:
             try:
@@ -190,8 +188,8 @@ class _Run:
             if not any(other.id for other in self.jobs):
                 raise
             # A refused job, for a quota say, does not end those that run already.
-            helps = "" if job.over else f" ({error.hint})"
-            job.ended, job.failure = True, error.message + helps
+            hint = "" if job.over else f" ({error.hint})"
+            job.ended, job.failure = True, error.message + hint
             self._say(job, job.failure)
             return
         job.since = time.monotonic()
@@ -199,7 +197,7 @@ class _Run:
         self._say(job, f"gpulab: submitted as job {job.id}")
 
     def _find(self, job: _Job, error: Unanswered) -> str:
-        """Return the id of a job whose submission got no answer; Unanswered if it is unlisted."""
+        """Return the id of a job whose submission got no answer; raise Unanswered if unlisted."""
         self._say(job, f"{error.message}; looking whether the job is there")
         until = time.monotonic() + self._late_s
         while time.monotonic() < until:
@@ -213,42 +211,42 @@ class _Run:
 
     def _listed(self, job: _Job) -> str:
         with suppress(GpubedError):
-            return next((one.uuid for one in self._client.jobs() if one.name == job.name), "")
+            return next((found.uuid for found in self._client.jobs() if found.name == job.name), "")
         return ""
 
     def _write_down(self) -> None:
         rows = [
-            {"name": job.name, "id": job.id, "open": job.asked and not job.over}
+            {"name": job.name, "id": job.id, "open": job.attempted and not job.over}
             for job in self.jobs
         ]
         files.write(self._here / RECORD, json.dumps(rows, indent=2).encode() + b"\n")
 
-    def _look(self, job: _Job) -> None:
+    def _poll(self, job: _Job) -> None:
         try:
             now = self._client.job(job.id)
             self._answered = time.monotonic()
-            said = f"{now.status} {now.explanation}".strip()
-            if said != job.status:
-                job.status = said
-                self._say(job, f"gpulab: {said}")
+            status = f"{now.status} {now.explanation}".strip()
+            if status != job.status:
+                job.status = status
+                self._say(job, f"gpulab: {status}")
             if now.status not in WAITING:
                 self._read_log(job)
             if now.ended:
                 self._over(job)
                 self._end(job, now)
             elif now.status in WAITING:
-                self._mind_patience(job, now)
+                self._cancel_if_overdue(job, now)
         except NoSuchJob:
             self._over(job)
-            self._fail(job, "GPULab has forgotten it: somebody deleted it")
+            self._fail(job, "GPULab has no such job: it was deleted")
         except Unanswered as error:
-            self._bear(error)
+            self._tolerate(error)
 
     def _over(self, job: _Job) -> None:
         job.over = True
         self._write_down()
 
-    def _bear(self, error: Unanswered) -> None:
+    def _tolerate(self, error: Unanswered) -> None:
         silent = time.monotonic() - self._answered
         if silent > self._silence_s:
             ids = ", ".join(job.id for job in self._live)
@@ -259,7 +257,7 @@ class _Run:
             ) from error
         self._output(f"{error.message}; trying again")
 
-    def _mind_patience(self, job: _Job, now: RemoteJob) -> None:
+    def _cancel_if_overdue(self, job: _Job, now: RemoteJob) -> None:
         waited, patience_s = time.monotonic() - job.since, self._options.patience
         if patience_s is not None and waited > patience_s:
             self._client.cancel(job.id)
@@ -280,7 +278,7 @@ class _Run:
                 self._say(job, line)
 
     def _end(self, job: _Job, now: RemoteJob) -> None:
-        # The end of the log may arrive late, or never for a cancelled job.
+        # The end of the log may arrive late; that of a cancelled job may never.
         patience = self._settle_s if now.status == "FINISHED" else 2 * self._poll_s
         until = time.monotonic() + patience
         while not job.parcel.whole and time.monotonic() < until:
@@ -315,8 +313,8 @@ class _Run:
         if code is not None:
             reason += f", exit code {code}"
         with suppress(GpubedError):
-            for said in [event.msg for event in self._client.events(job.id) if event.msg][-1:]:
-                reason += f": {said}"
+            for message in [event.msg for event in self._client.events(job.id) if event.msg][-1:]:
+                reason += f": {message}"
         return reason
 
     def _fail(self, job: _Job, reason: str) -> None:
@@ -327,7 +325,7 @@ class _Run:
     def cancel_all(self) -> None:
         """Cancel all running jobs, wait for their ends, and report those that may still run."""
         for job in self.jobs:
-            if job.asked and not job.id and not job.over:  # interrupted before the answer came
+            if job.attempted and not job.id and not job.over:  # interrupted before the answer
                 job.id = self._listed(job)
                 job.ended = not job.id
         left = self._live

@@ -1,12 +1,15 @@
-"""What GPULab has, what is free, and whether a job can ever run there."""
+"""Lists GPULab's workers, and tells whether jobs can run there, ever or now."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
 
+from gpubed.backends.gpulab import request
 from gpubed.backends.gpulab.client import Cluster, Worker
+from gpubed.backends.gpulab.config import Config
 from gpubed.backends.gpulab.request import Resources
+from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds.base import Offer
 
 
@@ -40,12 +43,23 @@ def _offer(cluster: Cluster, own: Sequence[Worker]) -> Offer:
     )
 
 
+def impossible(
+    plan: ClusterPlan, clusters: Sequence[Cluster], workers: Sequence[Worker]
+) -> list[str]:
+    """Return why no worker can run some jobs of a plan; empty if all can run."""
+    storage = Config.of(plan.spec.backend).storage
+    needs = [request.resources(plan, node) for node in plan.nodes]
+    return [
+        why for why in dict.fromkeys(never(n, storage, clusters, workers) for n in needs) if why
+    ]
+
+
 def never(
     wanted: Resources, storage: str | None, clusters: Sequence[Cluster], workers: Sequence[Worker]
 ) -> str:
-    """Return why a job would wait for ever; empty when some worker could run it.
+    """Return why no worker can run a job; empty if one can.
 
-    A job gets all of its resources on one worker, or waits.
+    A job waits until a single worker has all of its resources.
     """
     if wanted.cluster_id is not None:
         [*named] = [c for c in clusters if c.cluster_id == wanted.cluster_id]
@@ -60,7 +74,10 @@ def never(
         return f"no worker of {where} has a GPU like {' or '.join(wanted.gpu_model)}"
     ids = {worker.cluster_id for worker in mine}
     paths = [c.storage_paths_available for c in clusters if c.cluster_id in ids]
-    if storage and not any(known is None or _mountable(storage, known) for known in paths):
+    if storage and not any(
+        known is None or any(f"{storage}/".startswith(path.rstrip("/") + "/") for path in known)
+        for known in paths
+    ):
         there = ", ".join(sorted({path for known in paths for path in known or ()})) or "none"
         return f"storage {storage} is not on those clusters; there is: {there}"
     most = max(worker.gpu.system_total for worker in mine)
@@ -79,7 +96,7 @@ def never(
 def now(
     wanted: Resources, jobs: int, clusters: Sequence[Cluster], workers: Sequence[Worker]
 ) -> str:
-    """Return why the jobs would have to wait now; empty when they would start at once."""
+    """Return how many of the jobs would have to wait now; empty if all would start."""
     room = 0
     for worker in _candidates(wanted, clusters, workers):
         if worker.accepting_jobs and not worker.shutting_down and _has(worker, wanted):
@@ -97,7 +114,7 @@ def _candidates(
     usable = {c.cluster_id for c in clusters if c.have_access is not False}
     if wanted.cluster_id is not None:
         usable &= {wanted.cluster_id}
-    # A part of a GPU's name is enough, whatever its case; any one of several.
+    # `gpu_model` has parts of names, of which one must match; case does not matter.
     parts = [part.lower() for part in wanted.gpu_model] if wanted.gpus else []
     return [
         w
@@ -118,7 +135,3 @@ def _has(worker: Worker, wanted: Resources) -> bool:
             or worker.cuda_version_major >= wanted.min_cuda_version
         )
     )
-
-
-def _mountable(storage: str, known: Sequence[str]) -> bool:
-    return any(f"{storage}/".startswith(path.rstrip("/") + "/") for path in known)

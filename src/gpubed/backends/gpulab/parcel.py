@@ -1,8 +1,8 @@
 """Transfers a job's files into its container, and its results back.
 
-Files go in as a tar archive in a word of the container's command. Results come out with a checksum
-as marked lines of the job's log, the only channel that every user has; larger files stay on the
-project storage. See `templates/gpulab/container.py`.
+Files go in as a tar archive in an argument of the container's command. Results come back as marked
+lines of the job's log, the only channel that all users have; larger files stay on the project
+storage. `templates/gpulab/container.py` is the other end.
 """
 
 from __future__ import annotations
@@ -23,20 +23,18 @@ from gpubed.core import reading
 from gpubed.core.errors import UsageError
 from gpubed.core.reading import Document, Unreadable
 
-# Linux refuses a longer word of a command (MAX_ARG_STRLEN), so the container would not start.
-_LONGEST_WORD = 131_071
-LIMIT = 2**19  # bytes of results that come back through the log; before packing
-# Bytes of the archive: many small files take more for their names than for themselves.
-_UNPACKED = 2**24
+_LONGEST_WORD = 131_071  # bytes; Linux refuses a longer argument (MAX_ARG_STRLEN)
+LIMIT = 2**19  # bytes of results in the log, before packing
+_UNPACKED = 2**24  # bytes of the archive: headers of small files are larger than their content
 _LINE = r":([0-9]{1,4})/([0-9]{1,4}):([A-Za-z0-9+/=]{0,8192})\s*$"
 _LEFT_OUT = (".pyc", ".ipynb")
 
 
 def pack(folder: Path, names: Iterable[str], extra: Mapping[str, str], *, follow: bool) -> str:
-    """Return files of a folder, and extra ones, as one word of a command.
+    """Return files of a folder, and extra ones, as one argument of a command.
 
-    Links are stored, or their targets with `follow`. Raises `UsageError` for a link that leads out
-    of the folder, and for too many bytes.
+    With `follow`, links are replaced by their targets. Raises `UsageError` for a link that leads
+    out of the folder, and for too many bytes.
     """
     packed, within = io.BytesIO(), folder.resolve()
     with tarfile.open(fileobj=packed, mode="w:gz", dereference=follow) as archive:
@@ -74,7 +72,7 @@ def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 class Damaged(Unreadable):
-    """The log does not hold the whole parcel."""
+    """The log has no complete parcel."""
 
 
 class Facts(BaseModel):
@@ -93,7 +91,7 @@ class Parcel:
 
     mark: str  # secret prefix of the parcel's lines
     own: frozenset[str] = frozenset()  # names of gpubed's own files, which are never overwritten
-    left_out: list[str] = field(default_factory=list)  # files of these names
+    left_out: list[str] = field(default_factory=list)  # results with such names
     _parts: dict[int, str] = field(default_factory=dict)
     _total: int = 0
 
@@ -101,7 +99,7 @@ class Parcel:
         self._line = re.compile(re.escape(self.mark) + _LINE)
 
     def takes(self, line: str) -> bool:
-        """Keep a line if it is part of the parcel, and say whether it is."""
+        """Keep a line if it is part of the parcel; return whether it is."""
         found = self._line.search(line)
         if found is None:
             return False
@@ -143,7 +141,7 @@ def _extract(content: Document, target: Path, own: frozenset[str]) -> list[str]:
                 room -= abs(member.size)
                 if room < 0:
                     raise Damaged(f"its results hold more than {LIMIT} bytes")
-                if member.issym():  # never sent, and later members could be written through it
+                if member.issym():  # never sent; later members could be written through it
                     raise Damaged(f"its results hold a link: {member.name!r}")
                 if own & {_top(member.name), _top(member.linkname)}:
                     left_out.append(member.name)

@@ -21,9 +21,8 @@ from gpubed.spec.sections import Machine, registry_of
 from gpubed.testbeds.base import Task
 
 _GB = 10**9
-# Ranks of a busy worker take their time to import torch; Horovod's own 30 s are few.
-_START_S = "180"
-# A world is one container: what torch.distributed and torchrun meet at.
+_START_S = "180"  # on a busy worker, importing torch takes longer than Horovod's default, 30 s
+# A world is one container; torch.distributed and torchrun use these variables.
 _ALONE = {
     "GPUBED_NODE": "localhost",
     "GPUBED_ADDRESS": "127.0.0.1",
@@ -33,7 +32,7 @@ _ALONE = {
 
 
 class Resources(NamedTuple):
-    """Resources of a job, all on one worker; memory in whole GB."""
+    """Resources of a job, on one worker; memory in GB."""
 
     cpus: int
     gpus: int
@@ -43,30 +42,20 @@ class Resources(NamedTuple):
     cluster_id: int | None = None
 
 
-def config(spec: ClusterSpec) -> Config:
-    """Return the backend's options; raises PrerequisiteMissing for another backend."""
-    if not isinstance(spec.backend, Config):
-        raise PrerequisiteMissing(
-            f"the specification of {spec.name} no longer says where on GPULab it is",
-            "put its former `backend:` back until the cluster is down",
-        )
-    return spec.backend
-
-
 def label(cluster: str, uuid: str) -> str:
     """Return the labels in the description of each of a cluster's jobs."""
     return f"gpubed.cluster={uuid} gpubed.name={cluster}"
 
 
 def folder(spec: ClusterSpec, run_id: str) -> str:
-    """Return the run's folder in the container; on project storage if that is mounted."""
-    root = spec.storage.shared.path if config(spec).storage else "/tmp/gpubed"  # noqa: S108
+    """Return the run's folder in the container, on project storage if that is mounted."""
+    root = spec.storage.shared.path if Config.of(spec.backend).storage else "/tmp/gpubed"  # noqa: S108
     return f"{root}/runs/{run_id}"
 
 
 def resources(plan: ClusterPlan, node: NodePlan) -> Resources:
-    """Return what one job needs; the recipe says which CUDA its worker must have."""
-    options, cuda = config(plan.spec), recipe.load(plan.spec.recipe).cuda
+    """Return the resources of a node's job; the recipe determines the version of CUDA."""
+    options, cuda = Config.of(plan.spec.backend), recipe.load(plan.spec.recipe).cuda
     cpus, memory = amounts(node.machine)
     return Resources(
         cpus=cpus,
@@ -79,7 +68,7 @@ def resources(plan: ClusterPlan, node: NodePlan) -> Resources:
 
 
 def amounts(machine: Machine) -> tuple[int, int]:
-    """Return CPUs and memory (GB, rounded up); raises ValueError if unsuitable."""
+    """Return CPUs and memory (in GB, rounded up); raise ValueError for fractions of CPUs."""
     if machine.cpus is None or machine.memory is None:
         raise ValueError("GPULab must be told cpus and memory")
     if machine.cpus != int(machine.cpus):
@@ -87,8 +76,8 @@ def amounts(machine: Machine) -> tuple[int, int]:
     return int(machine.cpus), math.ceil(machine.memory / _GB)
 
 
-# What gpubed-rank does on nodes: a job that was given GPUs does not try anything else, and says
-# which they are, since a worker may have others than the last. An image may say otherwise.
+# Like gpubed-rank on nodes: gives each rank its GPU, and records the GPU's model, since workers
+# differ. An image may preset both variables.
 _ON_ITS_GPU = (
     "sh",
     "-c",
@@ -115,9 +104,11 @@ def render(
 ) -> dict[str, Any]:
     """Return the job (the body of `POST jobs`) that runs a command on each of a node's slots.
 
-    The job can be found by its unique `name`, and prefixes lines with results by `mark`.
+    Args:
+        name: A unique name, by which the job can be found.
+        mark: The prefix of log lines with results.
     """
-    options, storage = config(plan.spec), plan.spec.storage
+    options, storage = Config.of(plan.spec.backend), plan.spec.storage
     if task.image:
         try:
             options = Config.model_validate({**options.model_dump(), "image": task.image})
@@ -146,7 +137,7 @@ def render(
             "resources": {key: value for key, value in machine.items() if value is not None},
             "docker": {
                 "image": _with_login(options),
-                "command": _words(node, command, environment["GPUBED_RUN_DIR"], mark, task),
+                "command": _command(node, command, environment["GPUBED_RUN_DIR"], mark, task),
                 "environment": {**environment, **_ALONE, "HOROVOD_GLOO_TIMEOUT_SECONDS": _START_S},
                 "storage": mounts,
             },
@@ -177,14 +168,14 @@ def _with_login(options: Config) -> str:
     return f"{login.user}:{password}@{options.image}"
 
 
-def _words(
+def _command(
     node: NodePlan, command: Sequence[str], folder: str, mark: str, task: Task
 ) -> tuple[str, ...]:
     slots = "1" if task.per_node else str(node.slots)
     local = ["horovodrun", "--gloo", "--start-timeout", _START_S, "-np", slots]
     local += ["-H", f"localhost:{slots}"]
     local += _ON_ITS_GPU if node.gpus and not task.per_node else ()
-    # As on nodes: what the first rank starts with is kept with the run.
+    # As on nodes, keeps the environment of the first rank with the run.
     program = assets() / "roles/horovod/files/gpubed-environment"
     local += ("sh", "-c", program.read_text(encoding="utf-8"), program.name)
     settings = {

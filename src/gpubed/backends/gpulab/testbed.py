@@ -1,4 +1,4 @@
-"""GPULab as a cluster's testbed: supply, and the cluster's jobs."""
+"""The operations of a cluster on GPULab: checks, offers, and the cluster's jobs."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _CANCEL_S, _POLL_S = 60.0, 0.5
 
 
 class GpulabTestbed(JobTestbed):
-    """Checks, lists and cancels."""
+    """A user's view of a GPULab service."""
 
     @cached_property
     def _config(self) -> Config:
-        return request.config(self.reach.specification)
+        return Config.of(self.reach.specification.backend)
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
-        """Look at certificate, service, project and whether the job can ever run."""
-        options = request.config(spec)
+        """Check certificate, service, project, and whether a worker can run the jobs."""
+        options = Config.of(spec.backend)
         try:
             client = Client(options)
         except GpubedError as error:
@@ -42,11 +42,11 @@ class GpulabTestbed(JobTestbed):
         return _service(client, spec)
 
     def identity(self) -> Identity:
-        """Return the service and user: a user sees only own jobs."""
+        """Return the service and user, who sees only own jobs."""
         master, user = self._config.master, Login.of(self._config).urn
         called = f"GPULab at {master} as {user.rpartition('+')[2]}"
-        spelled = self.backend.spelled
-        return Identity(spelled(f"{master} {user}"), called, formerly=(spelled(user),))
+        canonical_id = self.backend.canonical_id
+        return Identity(canonical_id(f"{master} {user}"), called, formerly=(canonical_id(user),))
 
     def existing(self) -> list[Existing]:
         """Return the cluster's jobs that have not ended."""
@@ -76,7 +76,7 @@ class GpulabTestbed(JobTestbed):
         ]
 
     def _jobs(self) -> list[RemoteJob]:
-        """Return the user's jobs: the listed ones, and unlisted ones of the runs recorded here."""
+        """Return the user's jobs: the listed ones, and unlisted ones in records of runs."""
         client = Client(self._config)
         found = client.jobs()
         is_page, names = len(found) >= PAGE, {job.name for job in found}
@@ -88,29 +88,25 @@ class GpulabTestbed(JobTestbed):
                     found.append(client.job(row.id))
             elif is_page:
                 raise GpubedError(
-                    f"whether job {row.name} exists is not known: GPULab never told its id, and "
-                    f"lists {len(found)} of your jobs, but maybe not all",
+                    f"it is unknown whether job {row.name} exists: GPULab never told its id, "
+                    f"and may list only {len(found)} of your jobs",
                     f"cancel it on GPULab's own page if it is there, then: rm {quote(str(path))}",
                 )
         return found
 
     def resources(self, spec: ClusterSpec) -> list[Offer]:
         """Return the service's clusters."""
-        client = Client(request.config(spec))
+        client = Client(Config.of(spec.backend))
         return offers.offers(client.clusters(), client.workers())
 
     def fits(self, plan: ClusterPlan) -> list[Finding]:
-        """Return why the jobs can never run, or would wait; empty if they can start now."""
-        options = request.config(plan.spec)
+        """Return why the jobs can never run, or would wait now."""
+        options = Config.of(plan.spec.backend)
         client = Client(options)
         clusters, workers = client.clusters(), client.workers()
-        found: dict[str, None] = {}
-        for node in plan.nodes:
-            wanted = request.resources(plan, node)
-            found[offers.never(wanted, options.storage, clusters, workers)] = None
         fix = f"gpubed resources {plan.cluster} lists what there is, and what is free"
-        if any(found):
-            return [Finding("gpulab.supply", False, why, fix) for why in found if why]
+        if reasons := offers.impossible(plan, clusters, workers):
+            return [Finding("gpulab.supply", False, why, fix) for why in reasons]
         jobs = min(len(plan.nodes), options.parallel)
         waits = offers.now(request.resources(plan, plan.nodes[0]), jobs, clusters, workers)
         wait = f"gpubed up {plan.cluster} all the same: jobs wait their turn; or {fix}"
@@ -118,7 +114,7 @@ class GpulabTestbed(JobTestbed):
 
 
 def _service(client: Client, spec: ClusterSpec) -> list[Finding]:
-    options, until = request.config(spec), client.login.expires
+    options, until = Config.of(spec.backend), client.login.expires
     days = (until - datetime.now(UTC)).days
     soon = "; fetch a new one soon" if days < _EXPIRES_SOON_D else ""
     valid = f"{client.login.urn}, until {until:%Y-%m-%d} ({days} days){soon}"
@@ -129,9 +125,7 @@ def _service(client: Client, spec: ClusterSpec) -> list[Finding]:
         clusters, workers = client.clusters(), client.workers()
     except GpubedError as error:
         return [certificate, Finding("gpulab.service", False, error.message, error.hint)]
-    plan = make_plan(spec)
-    needs = [request.resources(plan, node) for node in plan.nodes]
-    reasons = {offers.never(need, options.storage, clusters, workers) for need in needs} - {""}
+    reasons = offers.impossible(make_plan(spec), clusters, workers)
     project = f"{client.login.project_urn(options.project)}, as submitted"
     quota = f"{running} job(s) of yours have not ended; fair use allows {_FAIR_USE} at a time"
     found = "; ".join(sorted(reasons)) or "a worker that could run the jobs exists"

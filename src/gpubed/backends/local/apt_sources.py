@@ -1,7 +1,7 @@
-"""The apt sources of this machine, in both formats.
+"""Reads this machine's apt sources, in both formats, to bootstrap a node image.
 
-Only the archives of one suite and its updates, component `main`, and no third-party sources.
-Another Debian release's archives serve too, as an archive has all releases.
+Uses component `main` of a suite, its updates and security updates, from no third-party archives.
+The archives of another Debian release serve too: they have all releases.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _usable(fields: Mapping[str, str] | re.Match[str], signed_by: str | None) ->
 
 
 def _mirrors(uri: str) -> list[str]:
-    """Return a URI, or the first of a mirror list: cloud images have such lists, nodes do not."""
+    """Return a URI, or the first one of a mirror list, since nodes do not have the list."""
     if uri.startswith(_LIST_OF_MIRRORS):
         path = Path(uri.removeprefix(_LIST_OF_MIRRORS))
         lines = reading.file(path).text().splitlines() if path.is_file() else []

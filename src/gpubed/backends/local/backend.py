@@ -1,4 +1,4 @@
-"""The local backend: the testbed in a box, nodes as containers of this machine."""
+"""The local backend: nodes are containers or virtual machines on this machine."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from gpubed.testbeds.base import Backend
 if TYPE_CHECKING:
     import pulumi
 
-    from gpubed.backends.local.testbed import LocalTestbed
     from gpubed.core.paths import ClusterPaths
     from gpubed.spec.clusterspec import ClusterSpec, Problem
     from gpubed.spec.plan import ClusterPlan, Surroundings
     from gpubed.testbeds.base import Finding
     from gpubed.testbeds.driver import Driver
-    from gpubed.testbeds.options import TestbedOptions
 
 
 class LocalBackend(Backend):
@@ -28,39 +26,33 @@ class LocalBackend(Backend):
     lists_nodes = True
     nodes_are_here = True
     when_silent = "its SSH server is started again, or all of it"
-    the_way_back = "set DOCKER_HOST as it was then, or unset it"
-    is_no_more = "a daemon that was installed anew"
-
-    def bind(self, reach: TestbedOptions, paths: ClusterPaths) -> LocalTestbed:
-        """Return the nodes of a cluster."""
-        from gpubed.backends.local.testbed import LocalTestbed
-
-        return LocalTestbed(self, reach, paths)
+    return_hint = "set DOCKER_HOST as it was then, or unset it"
+    replacement_hint = "a daemon that was installed anew"
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
-        """Refuse what containers cannot do."""
+        """Return the parts of a specification that nodes on this machine cannot satisfy."""
         from gpubed.backends.local import spec_checks
 
         return spec_checks.problems(spec)
 
     def shapes_links(self, spec: ClusterSpec) -> bool:
-        """Return True: the kernel's traffic control holds links to their rate."""
+        """Return True: the kernel's traffic control limits links."""
         return True
 
     def doctor(self) -> list[Finding]:
-        """Look at Docker, disk and memory."""
+        """Check Docker, disk and memory."""
         from gpubed.backends.local import doctor
 
         return doctor.findings()
 
     def surroundings(self, spec: ClusterSpec, paths: ClusterPaths) -> Surroundings:
-        """Return the cluster's subnets, and those that others use on this machine."""
+        """Return the cluster's subnets, and those that are in use on this machine."""
         from gpubed.backends.local import network
 
         return network.surroundings(spec, paths)
 
     def warnings(self, spec: ClusterSpec) -> list[str]:
-        """Return warnings about what a container does not isolate."""
+        """Return warnings about missing isolation of containers."""
         from gpubed.backends.local import spec_checks
 
         return spec_checks.warnings(spec)
@@ -96,8 +88,3 @@ class LocalBackend(Backend):
         from gpubed.backends.local import environment
 
         return environment.environment()
-
-
-def create() -> LocalBackend:
-    """Make the backend; the registry calls this."""
-    return LocalBackend()

@@ -10,7 +10,7 @@ import pulumi
 
 from gpubed.backends.component import Component
 from gpubed.backends.local import container, environment
-from gpubed.backends.local.config import Runtime
+from gpubed.backends.local.config import Config
 from gpubed.backends.local.image import PythonImage, Recipe, node_image
 from gpubed.core import reading
 from gpubed.spec.plan import ClusterPlan, NetworkPlan, NodePlan
@@ -31,10 +31,10 @@ class Cluster(Component):
     ) -> None:
         super().__init__(_BACKEND, plan.cluster, opts)
         self._plan = plan
-        self._runtime: Runtime = plan.spec.backend.runtime  # type: ignore[attr-defined]
+        self._runtime = Config.of(plan.spec.backend).runtime
         self._owner = {"cluster": plan.cluster, "uuid": uuid}
         kinds = sorted({(node.image, node.simulate is not None) for node in plan.nodes})
-        # Shared by all nodes of a kind, because a recipe reads its files to compute its digest.
+        # Shared, since each object reads the recipe's files for its digest.
         software = plan.spec.recipe if plan.spec.configure else None
         self._recipes = {
             (name, sim): node_image(Recipe(name, self._runtime, sim), software)
@@ -44,7 +44,11 @@ class Cluster(Component):
         self._gpus = gpu_ids(plan)
         self._control = self._network("control", plan.control)
         self._experiment = self._network("experiment", plan.experiment) if plan.experiment else None
-        self._shared = self._volume()
+        self._shared: Volume | None = None
+        # With NFS, a node serves the folder; a volume would be mounted over it at each boot.
+        if plan.spec.storage.shared.provider != "nfs":
+            inputs = {**self._owner, "purpose": "shared"}
+            self._shared = Volume("shared", _BACKEND, inputs, self.retained)
         nodes = [self._node(node, public_key) for node in plan.nodes]
         self.grant(plan, uuid, [node.result for node in nodes], one_host=True)
 
@@ -62,22 +66,13 @@ class Cluster(Component):
         inputs = {**self._owner, "purpose": purpose, "subnet": str(network.subnet)}
         return Network(purpose, _BACKEND, inputs, self.children)
 
-    def _volume(self) -> Volume | None:
-        # With NFS a node serves the folder; a volume mounted there would take precedence at each
-        # boot.
-        if self._plan.spec.storage.shared.provider == "nfs":
-            return None
-        inputs = {**self._owner, "purpose": "shared"}
-        return Volume("shared", _BACKEND, inputs, self.retained)
-
     def _node(self, node: NodePlan, public_key: pulumi.Output[str]) -> Node:
         kind = node.image, node.simulate is not None
         inputs = {
             **self._owner,
             "name": node.name,
             "runtime": self._runtime,
-            # The tag is known before the build, so a plan can tell that a newer image replaces no
-            # node.
+            # The tag, known before the build, shows in a plan that a newer image replaces no node.
             "image": self._recipes[kind].tag,
             "public_key": public_key,
             "control": _attachment(self._control, node.control_address),
@@ -116,7 +111,7 @@ def _attachment(network: Network, address: object) -> dict[str, Any]:
 
 
 def gpu_ids(plan: ClusterPlan) -> dict[str, list[str]]:
-    """Return which of this machine's GPUs each node gets, by name; no two nodes share one."""
+    """Return the ids of the GPUs of each node, by name; nodes share none."""
     free = itertools.count()
     return {
         node.name: [str(next(free)) for _ in range(0 if node.simulate else node.gpus)]

@@ -10,7 +10,7 @@ Runtime = Literal["container", "vm"]
 
 
 class Release(NamedTuple):
-    """An operating system: the names of its base image and of its distribution."""
+    """An operating system: its base image, and its suite in Debian's archive."""
 
     base: str
     suite: str

@@ -1,10 +1,9 @@
 """Nodes as containers that boot systemd: rights, flags and limits.
 
-Most have fewer rights than an ordinary Docker container, and a writable part of the cgroup tree.
-Without SYS_ADMIN a node can mount nothing: neither the hierarchies of cgroup v1 with their
-`release_agent`, nor another /proc with this machine's settings. So it gets only the folder of its
-own cgroup. Nodes that need SYS_ADMIN are not confined: those with Docker, simulated hardware, or
-GPUs (untested with less).
+A confined node has fewer rights than an ordinary Docker container, and may write to its own cgroup.
+Without SYS_ADMIN it can mount neither the hierarchies of cgroup v1 with their `release_agent`, nor
+another /proc with this machine's settings. Nodes with Docker, simulated hardware or GPUs (untested
+with less) have SYS_ADMIN, so they are not confined.
 """
 
 from __future__ import annotations
@@ -35,22 +34,22 @@ from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.spec.plan import NodePlan
 
 _SYSTEMD: dict[str, Any] = {
-    # The host's view of the tree works with both cgroup v1 and v2, and without --privileged.
+    # Works with cgroup v1 and v2, without --privileged.
     "cgroupns": "host",
     "tmpfs": {"/run": "", "/run/lock": ""},
     "environment": {"container": "docker"},
     "stop_signal": "SIGRTMIN+3",
 }
 
-# Nodes that run containers or simulate hardware mount, and own a part of the tree.
+# Rights of nodes that are not confined: they mount file systems and write to the cgroup tree.
 _WIDE: dict[str, Any] = {
     "cap_add": ["SYS_ADMIN", "NET_ADMIN"],
     "security_opt": ["seccomp=unconfined", "apparmor=unconfined"],
 }
 _TREE = {"/sys/fs/cgroup": {"bind": "/sys/fs/cgroup", "mode": "rw"}}
 
-# Device files that a simulated node makes; no driver answers them. The majors are those of nvidia
-# and (dynamic on a real machine) nvidia-uvm and nvidia-caps.
+# Device files of simulated nodes, without drivers. The majors are those of nvidia and (dynamic on a
+# real machine) nvidia-uvm and nvidia-caps.
 _SIMULATED_DEVICES = ("c 195:* rwm", "c 511:* rwm", "c 510:* rwm")
 
 # Docker's default capabilities without MKNOD, and those for links and the firewall.
@@ -59,28 +58,28 @@ _CAPABILITIES = (
     *("KILL", "SYS_CHROOT", "AUDIT_WRITE", "NET_BIND_SERVICE", "NET_RAW", "NET_ADMIN"),
 )
 _CGROUPS = Path("/sys/fs/cgroup")
-_LETS_GO_S = 3.0
-# The hierarchies of cgroup v1 that systemd uses: its own, and that of v2 beside it, which alone
-# reports that a cgroup is empty. Without it, stopping units and logins take minutes.
+_TIDY_S = 3.0
+# The hierarchies that systemd uses under cgroup v1. Only `unified` (v2) reports empty cgroups;
+# without it, stopping units and logins take minutes.
 _HIERARCHIES = ("systemd", "unified")
-_OPEN = "who is root on {} can become root of this machine"
-_BETTER = "`runtime: vm` puts a kernel in between"
+_OPEN = "root on {} can become root of this machine"
+_BETTER = "`runtime: vm` gives nodes a kernel of their own"
 
 
 class Place(NamedTuple):
-    """A node's own part of the cgroup tree: the cgroup's parent, and what the container mounts."""
+    """A node's own part of the cgroup tree: the parent of its cgroup, and the mounts."""
 
     parent: str
     mounts: Mapping[str, dict[str, str]]
 
 
 def runtime_of(node: NodeInputs) -> Runtime:
-    """Return the runtime that a node asks for."""
+    """Return a node's runtime."""
     return VirtualMachine() if node.runtime == "vm" else SystemContainer()
 
 
 class SystemContainer(Runtime):
-    """Boots systemd in the container; shares the kernel of this machine."""
+    """Boots systemd in a container, with this machine's kernel."""
 
     def flags(self, node: NodeInputs) -> dict[str, Any]:
         """Return the flags for systemd, the limits and the GPUs."""
@@ -97,7 +96,7 @@ class SystemContainer(Runtime):
                 put(container, file)
 
     def told(self, container: Container) -> dict[str, Any]:
-        """Return the mark of a confined container; empty for others, as earlier versions made."""
+        """Return the mark of a confined container; empty for others."""
         return {CONFINED: True} if holds(container.attrs["HostConfig"]) else {}
 
     def limit(self, container: Container, node: NodeInputs) -> None:
@@ -110,11 +109,13 @@ def _rights(node: NodeInputs) -> dict[str, Any]:
         confined = {"cap_drop": ["ALL"], "cap_add": list(_CAPABILITIES)}
         volumes = {**place.mounts, **runtime.mounts(node)}
         return {**confined, "cgroup_parent": place.parent, "volumes": volumes}
+    gpus = DeviceRequest(device_ids=list(node.gpus), capabilities=[["gpu"]])
     return {
         **_WIDE,
         "volumes": {**_TREE, **runtime.mounts(node)},
-        "mounts": [_docker_data(node)],
-        "device_requests": _gpus(node),
+        # An anonymous volume: the kernel cannot stack Docker's overlay on that of the image.
+        "mounts": [Mount("/var/lib/docker", source=None, labels=labels(node))],
+        "device_requests": [gpus] if node.gpus else [],
         "device_cgroup_rules": list(_SIMULATED_DEVICES) if node.simulate else [],
     }
 
@@ -130,22 +131,11 @@ def _memory(node: NodeInputs) -> int:
     return total
 
 
-def _gpus(node: NodeInputs) -> list[DeviceRequest]:
-    if not node.gpus:
-        return []
-    return [DeviceRequest(device_ids=list(node.gpus), capabilities=[["gpu"]])]
-
-
-def _docker_data(node: NodeInputs) -> Mount:
-    """Return an anonymous volume: the kernel cannot stack Docker's overlay on the image's own."""
-    return Mount("/var/lib/docker", source=None, labels=labels(node))
-
-
 def warnings(spec: ClusterSpec) -> list[str]:
-    """Return warnings about rights that the planned and the existing containers have."""
+    """Return warnings about the rights of the planned and existing containers."""
     with daemon.errors("ask Docker how nodes can be confined"):
         why = obstacle(daemon.look().info())
-        former = [] if why else _former(spec)
+        open_nodes = [] if why else _not_confined(spec)
     asked = {
         "services.docker": spec.services.docker is not None,
         "nodes[].gpus": any(group.gpus and not group.simulate for group in spec.nodes),
@@ -155,13 +145,13 @@ def warnings(spec: ClusterSpec) -> list[str]:
     if needs:
         nodes = "a node" if why or spec.services.docker is not None else "a node with GPUs"
         return [f"{_OPEN.format(nodes)} ({', '.join(needs)}); {_BETTER}"]
-    if former:
-        named = ", ".join(former)
-        return [f"{_OPEN.format(named)}, made before nodes were confined; made anew they are"]
+    if open_nodes:
+        names = ", ".join(open_nodes)
+        return [f"{_OPEN.format(names)}, made with more rights than new ones, which are confined"]
     return [f"nodes are confined containers, which share this machine's kernel; {_BETTER}"]
 
 
-def _former(spec: ClusterSpec) -> list[str]:
+def _not_confined(spec: ClusterSpec) -> list[str]:
     labels = [f"{ownership.NAME}={spec.name}", ownership.NODE]
     found = daemon.look().containers.list(all=True, filters={"label": labels}, ignore_removed=True)
     return sorted(
@@ -172,7 +162,7 @@ def _former(spec: ClusterSpec) -> list[str]:
 
 
 def wanted(spec: ClusterSpec, node: NodePlan) -> bool:
-    """Return whether a confined container is enough for a node."""
+    """Return whether a node can be a confined container."""
     return spec.services.docker is None and not node.gpus and node.simulate is None
 
 
@@ -196,7 +186,7 @@ def own_place(node: NodeInputs) -> Place | None:
 def obstacle(info: Mapping[str, Any]) -> str | None:
     """Return why this machine's Docker cannot confine nodes; None if it can."""
     if any("userns" in option for option in info.get("SecurityOptions") or []):
-        return "its Docker maps users, who may not write to the cgroup tree"
+        return "its Docker maps users (userns), which may not write to the cgroup tree"
     if not _is_unified(info):
         for hierarchy in (_CGROUPS / each for each in _HIERARCHIES):
             if not hierarchy.is_dir():
@@ -205,12 +195,12 @@ def obstacle(info: Mapping[str, Any]) -> str | None:
 
 
 def holds(host: Mapping[str, Any]) -> bool:
-    """Return whether a container was created confined, by the `HostConfig` that Docker reports."""
+    """Return whether a container with this `HostConfig` is confined."""
     return "ALL" in (host.get("CapDrop") or []) and not host.get("Privileged")
 
 
 def _files() -> list[File]:
-    """Return the files for a node that cannot unmount anything."""
+    """Return the files of a confined node."""
     root = assets() / "templates" / "confined"
     return [
         File(
@@ -224,10 +214,10 @@ def _files() -> list[File]:
 
 
 def tidy(uuid: str, node: str) -> None:
-    """Remove the cgroups that Docker leaves behind for a node, as far as this user may."""
+    """Remove a node's cgroups, which Docker leaves behind, if this user may."""
     name = _name(uuid, node)
-    deadline = time.monotonic() + _LETS_GO_S
-    # The kernel releases the cgroups of an ended container only after a moment.
+    deadline = time.monotonic() + _TIDY_S
+    # The kernel releases the cgroups of an ended container with a delay.
     for folder in [*_CGROUPS.glob(name), *_CGROUPS.glob(f"*/{name}")]:
         while os.access(folder.parent, os.W_OK) and folder.exists():
             for path, _, _ in os.walk(folder, topdown=False):

@@ -1,4 +1,4 @@
-"""The Docker daemon: one client per thread, and its errors in words a user can act on."""
+"""Clients of the Docker daemon, one per thread, and its errors as `GpubedError`."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ from paramiko.ssh_exception import NoValidConnectionsError
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.testbeds.base import Identity
 
-# Booting a node or importing an image keeps one request open that long.
-_TIMEOUT_S = 600
+_TIMEOUT_S = 600  # for requests that boot a node or import an image
 _LOOK_S = 20
 
-# DOCKER_HOST may be ssh://…
+# Raised for DOCKER_HOST=ssh://…
 _OF_SSH = (paramiko.SSHException, ConnectionError, socket.gaierror, NoValidConnectionsError)
-# A requests session must not be shared between threads.
+# Threads must not share a session of requests.
 _own = threading.local()
 
 
 def client() -> docker.DockerClient:
-    """Return this thread's client; raise PrerequisiteMissing if the daemon cannot be reached."""
+    """Return this thread's client; raise PrerequisiteMissing if the daemon does not answer."""
     return _client("client", _TIMEOUT_S)
 
 
@@ -50,10 +49,10 @@ def _client(name: str, timeout_s: int) -> docker.DockerClient:
 
 
 def identity() -> Identity:
-    """Return the id that the daemon got at its installation, and how it was reached."""
-    with errors("ask the Docker daemon who it is"):
+    """Return the daemon's id, which its installation chose, and its name and address."""
+    with errors("ask the Docker daemon for its id"):
         info = look().info()
-    # The library reads this variable only, and no context of the docker command.
+    # Docker's library ignores the contexts of the command `docker`.
     way = os.environ.get("DOCKER_HOST") or DEFAULT_UNIX_SOCKET.replace("http+unix", "unix")
     return Identity(str(info["ID"]), f"the Docker daemon of {info['Name']} at {way}")
 

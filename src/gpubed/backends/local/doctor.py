@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import requests
 from docker.errors import DockerException
 
 from gpubed.backends.local import daemon, environment, image, network, ownership, spec_checks
-from gpubed.backends.local.config import RELEASES, Runtime
+from gpubed.backends.local.config import RELEASES, Config, Runtime
 from gpubed.backends.local.image import PythonImage, node_image
 from gpubed.core import record
 from gpubed.core.errors import GpubedError
@@ -23,15 +22,15 @@ from gpubed.spec.sections import LEAST_MEMORY, NodeGroup
 from gpubed.testbeds.base import Finding
 
 _GB = 10**9
-# The first cluster needs image, package cache and environment; a further one the last only.
+# The first cluster needs image, package cache and environment; others only the last.
 _FIRST_DISK, _DISK = 12 * _GB, 8 * _GB
 _PACKAGES = 12 * _GB  # unpacked and committed, beside the wheels
 _KVM = Path("/dev/kvm")
 
 
 def findings(spec: ClusterSpec | None = None, paths: ClusterPaths | None = None) -> list[Finding]:
-    """Return the findings, only the machine's without `spec`; only Docker's if it fails."""
-    virtual = spec is not None and spec.backend.runtime == "vm"  # type: ignore[attr-defined]
+    """Return the findings for a cluster; without `spec`, only those of the machine."""
+    virtual = spec is not None and Config.of(spec.backend).runtime == "vm"
     try:
         info = daemon.look().info()
     except GpubedError as error:
@@ -47,17 +46,12 @@ def findings(spec: ClusterSpec | None = None, paths: ClusterPaths | None = None)
     if not (spec and paths):
         return [*found, _memory(1, "nodes")]
     planned = plan(spec, network.surroundings(spec, paths))
-    return [*found, memory(planned, paths), *_of_cluster(planned, paths)]
-
-
-def _of_cluster(plan: ClusterPlan, paths: ClusterPaths) -> Iterator[Finding]:
-    yield from network.subnets(plan, paths)
-    for warning in spec_checks.warnings(plan.spec):
-        yield Finding("local.isolation", True, warning)
-    groups = plan.spec.nodes
-    if pretended := sorted({group.simulate.model for group in groups if group.simulate}):
-        message = f"nodes only pretend to have {', '.join(pretended)}: no GPU is tested"
-        yield Finding("local.gpus.simulated", True, message)
+    found += [memory(planned, paths), *network.subnets(planned, paths)]
+    found += [Finding("local.isolation", True, why) for why in spec_checks.warnings(spec)]
+    if simulated := sorted({group.simulate.model for group in spec.nodes if group.simulate}):
+        message = f"nodes only pretend to have {', '.join(simulated)}: no GPU is tested"
+        found.append(Finding("local.gpus.simulated", True, message))
+    return found
 
 
 def _judged(kind: str, ok: bool, message: str, fix: str) -> Finding:
@@ -87,18 +81,19 @@ def _images(
     else:
         asked = {(group.image, group.simulate is not None) for group in spec.nodes}
         systems = [image.Recipe(n, runtime, s) for n, s in sorted(asked) if n in RELEASES]
-        wanted = [node_image(it, spec.recipe if spec.configure else None) for it in systems]
-    missing = [one for one in wanted if not image.exists(one.tag)]
+        software = spec.recipe if spec.configure else None
+        wanted = [node_image(system, software) for system in systems]
+    missing = [each for each in wanted if not image.exists(each.tag)]
     found = Finding("local.image", True, "the node image is there")
-    for one in missing[:1]:
-        system = one.below if isinstance(one, PythonImage) else one
+    for first in missing[:1]:
+        system = first.below if isinstance(first, PythonImage) else first
         base, why = system.release.base, image.without_registry(system.release.suite)
-        found = Finding("local.image", True, f"the image {one.name} is built by the first `up`")
+        found = Finding("local.image", True, f"the image {first.name} is built by the first `up`")
         if why and not image.exists((system.below or system).tag) and not _registry_has(base):
-            message = f"no registry gives Docker {base}, and {why}"
+            message = f"Docker can pull {base} from no registry, and {why}"
             fix = "sudo apt-get install mmdebstrap  # on Debian"
             found = Finding("local.image", False, message, fix)
-    packages = sum(isinstance(one, PythonImage) for one in missing)
+    packages = sum(isinstance(each, PythonImage) for each in missing)
     needed = (_FIRST_DISK if missing else _DISK) + packages * _PACKAGES
     root = Path(info["DockerRootDir"])
     free = shutil.disk_usage(root).free
@@ -120,25 +115,25 @@ def _registry_has(base: str) -> bool:
 
 def memory(planned: ClusterPlan, paths: ClusterPaths) -> Finding:
     """Check whether this machine has memory for the nodes that do not run yet."""
-    there = set[str]()
+    running = set[str]()
     if uuid := record.uuid(paths):
         labels = [f"{ownership.CLUSTER}={uuid}", ownership.NODE]
         with daemon.errors("list the nodes"):
             found = daemon.look().containers.list(filters={"label": labels})
-        there = {ownership.labels(container)[ownership.NODE] for container in found}
-    missing = sum(node.name not in there for node in planned.nodes)
+        running = {ownership.labels(container)[ownership.NODE] for container in found}
+    missing = sum(node.name not in running for node in planned.nodes)
     if not missing:
         return Finding("local.memory", True, "all nodes are there, and have their memory")
     return _memory(missing, f"{missing} node(s)")
 
 
-def _memory(nodes: int, whose: str) -> Finding:
+def _memory(nodes: int, users: str) -> Finding:
     lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     available = next(int(x.split()[1]) * 1024 for x in lines if x.startswith("MemAvailable:"))
     return _judged(
         "local.memory",
         available >= nodes * LEAST_MEMORY,
-        f"{available / 2**30:.1f} GiB are available for {whose}, "
+        f"{available / 2**30:.1f} GiB are available for {users}, "
         f"{format_bytes(LEAST_MEMORY)} each at least",
         "ask for fewer nodes (nodes[].count), or stop other programs",
     )

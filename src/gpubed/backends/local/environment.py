@@ -1,6 +1,6 @@
 """Variables and files of this machine that nodes need to reach package registries.
 
-URLs that hold a password are left out, and `doctor` reports them.
+Nodes do not get URLs with a password; `doctor` reports them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def left_out() -> dict[str, str]:
 
 
 def refusal(value: str) -> str | None:
-    """Return why a value must not go to a node; None when it may."""
+    """Return why nodes must not get a value; None if they may."""
     for part in value.split():
         if "@" in part:
             return "holds a user name or password"
@@ -74,7 +74,7 @@ def ca_mount() -> dict[str, str]:
 
 
 def nameservers(files: Iterable[Path] = _RESOLVERS) -> list[str]:
-    """Return this machine's name servers that nodes can reach, so none on the loopback."""
+    """Return this machine's name servers that nodes can reach: not those on the loopback."""
     for path in files:
         lines = reading.file(path).text().splitlines() if path.is_file() else []
         words = [line.split() for line in lines]

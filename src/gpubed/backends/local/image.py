@@ -1,9 +1,8 @@
-"""Node images: what they are built from, their names, and how they are made.
+"""Builds node images, which all clusters of this machine share.
 
-All clusters of this machine share them, and they stay when a cluster goes; their names hold a hash
-of what they are built from. The base comes from a registry, or from mmdebstrap if none answers.
-A container's image also has a recipe's Python environment, whose gigabytes all nodes share as a
-layer; role python_env links to them.
+An image's tag has a hash of its inputs. The base comes from a registry, or from mmdebstrap if no
+registry answers. An image of a container also has a recipe's Python environment: a layer that all
+nodes share, to which role python_env links.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ LABEL = "gpubed.image"
 STAGE = "gpubed.stage"
 REPOSITORIES: dict[Runtime, str] = {"container": "gpubed-node", "vm": "gpubed-machine"}
 
-# Neither version control nor wheels keep owners and all modes, so they are set here.
+# Set here, since git and wheels do not keep them.
 _MODES = {"usr/local/sbin": 0o755, "etc/sudoers.d": 0o440}
-# Files of a recipe's folder that are not part of an image.
+# Suffixes of files in a recipe's folder that do not affect the image.
 _NO_PARTS = (".md", ".pyc")
 _ROLE = assets() / "roles" / "python_env" / "files"
 # Paths of role python_env.
@@ -58,9 +57,9 @@ _NOTE = "note: "
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that goes into an image of an operating system, a key of `RELEASES`.
+    """The inputs of an image of an operating system (`name`, a key of `RELEASES`).
 
-    `vm` puts that system, and a kernel, on a disk for qemu.
+    With runtime `vm`, the image has that system and a kernel on a disk for qemu.
     """
 
     name: str
@@ -74,14 +73,14 @@ class Recipe:
 
     @property
     def folder(self) -> Path:
-        """Where the recipe's files are."""
+        """The folder of the recipe's files."""
         if self.runtime == "vm":
             return assets() / "templates" / "machine"
         return simulated_gpus.IMAGE if self.simulate else assets() / "templates" / "node"
 
     @property
     def below(self) -> Recipe | None:
-        """The recipe of the image that this one is built on, if it is one of ours."""
+        """The recipe of the image that this one is built on; None for an image of Debian."""
         if self.runtime == "vm":
             return Recipe(self.name, simulate=self.simulate)
         return Recipe(self.name) if self.simulate else None
@@ -94,7 +93,7 @@ class Recipe:
 
     @cached_property
     def files(self) -> bytes:
-        """A tar archive of the files that are laid over the system."""
+        """A tar archive of the files to copy into the system."""
         root, out = self.folder / "files", io.BytesIO()
         with tarfile.open(fileobj=out, mode="w") as tar:
             for path in sorted(root.rglob("*")):
@@ -111,7 +110,7 @@ class Recipe:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of everything the image is built from."""
+        """A hash of the image's inputs."""
         base = self.below.digest if self.below else repr((self.name, self.release))
         digest = hashlib.sha256(base.encode())
         for content in (self.files, *(self.read(name) for name in self.parts)):
@@ -152,18 +151,18 @@ class PythonImage:
 
     @property
     def tag(self) -> str:
-        """The image's name in Docker: one more version of the system below."""
+        """The image's name in Docker."""
         return f"{self.below.tag.rpartition('-')[0]}-{self.digest}"
 
     @cached_property
     def digest(self) -> str:
-        """A hash of everything the image is built from."""
+        """A hash of the image's inputs."""
         parts = (self.below.digest, self._lock_sha256, repr(self.steps()))
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:12]
 
     @property
     def folder(self) -> str:
-        """Where the environment is."""
+        """The environment's folder on nodes."""
         return f"{_HOME}/env/{self._lock_sha256[:12]}"
 
     @cached_property
@@ -171,7 +170,7 @@ class PythonImage:
         return recipes.load(self.software).lock_sha256()
 
     def build(self) -> None:
-        """Build the image on the one below, which must exist."""
+        """Build the image on `below`, which must exist."""
         with daemon.errors("put the Python environment into the node image"):
             container = self._container()
             held = container.attach_socket(params={"stdin": 1, "stream": 1})
@@ -183,7 +182,7 @@ class PythonImage:
                 container.commit(repository, tag, changes=['CMD ["/sbin/init"]'])
             finally:
                 held.close()
-                with suppress(APIError):  # Docker removes it, too
+                with suppress(APIError):  # `auto_remove` may have removed it
                     container.remove(force=True, v=True)
 
     def _container(self) -> Container:
@@ -195,8 +194,8 @@ class PythonImage:
             source: {"bind": target, "mode": "ro"}
             for source, target in environment.ca_mount().items()
         }
-        # The low-level call keeps mounts out of the image's description, where they would become
-        # volumes of every node. The container ends, and is removed, when its input is closed.
+        # The high-level call would make the mounts volumes of the image, and so of every node. The
+        # container ends, and is removed, when its standard input is closed.
         made = client.api.create_container(
             self.below.tag,
             ["cat"],
@@ -217,7 +216,7 @@ class PythonImage:
         return container
 
     def steps(self) -> list[tuple[str, str]]:
-        """Return the users and their commands, in order."""
+        """Return the commands that build the environment, each with its user."""
         store = f"{runtime.NODE_CACHE}/python"
         installer = shlex.join(
             [
@@ -236,19 +235,19 @@ class PythonImage:
         version = f"""$({_PYTHON} -c "import sys; print('%d.%d' % sys.version_info[:2])")"""
         torch = "import torch; print(torch.__version__.partition('+')[0])"
         note = f"{self.folder}/.complete-{version}"
-        # The hash by which the role knows its installer.
+        # The role skips its installer if it finds this hash.
         installed = b"".join((_ROLE / file).read_bytes() for file in _FILES)
         stamp = hashlib.sha256(installed).hexdigest()[:12]
         return [
-            # Root of another cluster's node may have put a symbolic link there.
+            # Root on a node of another cluster may have put a symbolic link there.
             ("root", f"[ ! -L {store} ] || rm {store}; mkdir -p {store}; chown -h gpubed {store}"),
             ("root", f"install -d -o gpubed {self.folder}"),
             ("root", f"{_PYTHON} -m venv --clear {_TOOLS} && {installer}"),
             ("root", f"touch {_TOOLS}/.installed-{stamp}-{version}"),
             ("gpubed", make),
-            # No account of a node can write to it, so everything is compiled here.
+            # Accounts of nodes cannot write to it, so it is compiled here.
             ("root", f"chown -R root:root {self.folder}"),
-            # Some packages have files that are templates, not valid Python.
+            # Some packages have templates with the suffix .py, which do not compile.
             ("root", f"{self.folder}/bin/python -m compileall -q -j 0 {lib} >/dev/null || true"),
             ("root", f"rm -f {self.folder}/.lock"),
             ("root", f'{self.folder}/bin/python -c "{torch}" >{note}'),
@@ -261,18 +260,18 @@ class PythonImage:
             environment={**environment.environment(), "HOME": "/tmp"},  # noqa: S108
         )
         if done.exit_code != 0:
-            said = bytes(done.output).decode(errors="replace").strip()  # type: ignore[arg-type]
+            output = bytes(done.output).decode(errors="replace").strip()  # type: ignore[arg-type]
             raise GpubedError(
                 f"the packages of recipe {self.software} cannot be put into the node image:\n"
-                + "\n".join(said.splitlines()[-_TAIL:]),
+                + "\n".join(output.splitlines()[-_TAIL:]),
                 "gpubed doctor",
             )
 
 
 def node_image(system: Recipe, software: str | None) -> Recipe | PythonImage:
-    """Return the image for an operating system and a recipe's software, if any.
+    """Return the image of an operating system, with a recipe's software for containers.
 
-    A virtual machine gets the system alone, as its disk is a copy.
+    The disk of a virtual machine is a copy, so its image has no software.
     """
     if system.runtime == "vm" or not software:
         return system
@@ -290,7 +289,7 @@ def exists(tag: str) -> bool:
 
 
 def is_same_system(one: str, other: str) -> bool:
-    """Return whether two tags differ at most in the version of the recipe that made them."""
+    """Return whether two tags are images of the same system, of any version."""
     return one.rpartition("-")[0] == other.rpartition("-")[0]
 
 
@@ -306,7 +305,7 @@ class ImageDriver(Driver):
         return tag, {"tag": tag}
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
-        """Look whether this machine has the image."""
+        """Return the tag if this machine has the image."""
         return {"tag": id} if exists(id) else None
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
@@ -320,14 +319,22 @@ def ensure(recipe: Recipe | PythonImage) -> str:
     if recipe.below:
         ensure(recipe.below)
     with _lock(recipe):
-        if not exists(recipe.tag):
-            recipe.build() if isinstance(recipe, PythonImage) else _build(recipe)
+        if exists(recipe.tag):
+            return recipe.tag
+        if isinstance(recipe, PythonImage):
+            recipe.build()
+        elif recipe.below:
+            _with_dockerfile(recipe, recipe.below.tag)
+        elif refusal := _pull(recipe.release.base):
+            _with_mmdebstrap(recipe, refusal)
+        else:
+            _with_dockerfile(recipe, recipe.release.base)
     return recipe.tag
 
 
 @contextmanager
 def _lock(recipe: Recipe | PythonImage) -> Iterator[None]:
-    # Two clusters that come up at the same time build a shared image only once.
+    # Clusters that are made at the same time build a shared image only once.
     cache().mkdir(parents=True, exist_ok=True)
     kind = recipe.tag.partition(":")[2].rpartition("-")[0]
     if isinstance(recipe, PythonImage):
@@ -337,17 +344,8 @@ def _lock(recipe: Recipe | PythonImage) -> Iterator[None]:
         yield
 
 
-def _build(recipe: Recipe) -> None:
-    if recipe.below:
-        _with_dockerfile(recipe, recipe.below.tag)
-    elif refusal := _pull(recipe.release.base):
-        _with_mmdebstrap(recipe, refusal)
-    else:
-        _with_dockerfile(recipe, recipe.release.base)
-
-
 def without_registry(suite: str) -> str | None:
-    """Return why an image cannot be made with mmdebstrap; None when it can."""
+    """Return why mmdebstrap cannot make an image; None if it can."""
     if shutil.which("mmdebstrap") is None:
         return "mmdebstrap is not installed"
     if not apt_sources.sources(suite):
@@ -356,7 +354,7 @@ def without_registry(suite: str) -> str | None:
 
 
 def _pull(base: str) -> str | None:
-    """Get the base image; return the reason when it cannot be had."""
+    """Pull the base image; return the reason if that fails and this machine does not have it."""
     images = daemon.client().images
     try:
         images.pull(base)
@@ -388,18 +386,18 @@ def _with_dockerfile(recipe: Recipe, base: str) -> None:
                 rm=True,
                 forcerm=True,
             )
-            for line in (line for text in _said(log) for line in text.splitlines()):
-                if line.startswith(_NOTE):  # what a build does without
+            for line in (line for text in _texts(log) for line in text.splitlines()):
+                if line.startswith(_NOTE):  # about a part that the build left out
                     progress.emit("note", message=line.removeprefix(_NOTE))
         except BuildError as error:
-            tail = "\n".join([str(error.msg), *_said(error.build_log)[-_TAIL:]])
+            tail = "\n".join([str(error.msg), *_texts(error.build_log)[-_TAIL:]])
             raise GpubedError(f"cannot build the node image: {tail}") from None
         finally:
-            # Stages are large, and useless once the image is built.
+            # Removes the large intermediate stages.
             daemon.client().images.prune(filters={"dangling": True, "label": STAGE})
 
 
-def _said(log: Iterable[Any]) -> list[str]:
+def _texts(log: Iterable[Any]) -> list[str]:
     texts = (str(entry.get("stream", "")).strip() for entry in log)
     return [text for text in texts if text]
 
@@ -413,29 +411,25 @@ def _with_mmdebstrap(recipe: Recipe, refusal: str) -> None:
             "give Docker a registry, or on Debian: sudo apt-get install mmdebstrap",
         )
     with tempfile.TemporaryDirectory(dir=cache(), prefix="image-") as folder:
-        _bootstrap(recipe, Path(folder))
-        _import(recipe, Path(folder) / "root.tar")
-
-
-def _bootstrap(recipe: Recipe, folder: Path) -> None:
-    (folder / "files.tar").write_bytes(recipe.files)
-    command = [
-        "mmdebstrap",
-        "--variant=minbase",
-        f"--include={','.join(recipe.packages)}",
-        f"--essential-hook=tar-in '{folder}/files.tar' /",
-        f"--customize-hook=upload '{recipe.folder}/setup' /tmp/setup",
-        '--customize-hook=chroot "$1" sh /tmp/setup',
-        recipe.release.suite,
-        str(folder / "root.tar"),
-        *map(str, apt_sources.sources(recipe.release.suite)),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, errors="replace")
-    if done.returncode:
-        tail = "\n".join(done.stderr.splitlines()[-_TAIL:])
-        if "No space left on device" in done.stderr:
-            raise PrerequisiteMissing(f"the disk that holds {cache()} is full", "df -h")
-        raise GpubedError(f"mmdebstrap failed:\n{tail}", "gpubed doctor")
+        Path(folder, "files.tar").write_bytes(recipe.files)
+        command = [
+            "mmdebstrap",
+            "--variant=minbase",
+            f"--include={','.join(recipe.packages)}",
+            f"--essential-hook=tar-in '{folder}/files.tar' /",
+            f"--customize-hook=upload '{recipe.folder}/setup' /tmp/setup",
+            '--customize-hook=chroot "$1" sh /tmp/setup',
+            suite,
+            f"{folder}/root.tar",
+            *map(str, apt_sources.sources(suite)),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+        if done.returncode:
+            tail = "\n".join(done.stderr.splitlines()[-_TAIL:])
+            if "No space left on device" in done.stderr:
+                raise PrerequisiteMissing(f"the disk that holds {cache()} is full", "df -h")
+            raise GpubedError(f"mmdebstrap failed:\n{tail}", "gpubed doctor")
+        _import(recipe, Path(folder, "root.tar"))
 
 
 def _import(recipe: Recipe, root: Path) -> None:

@@ -27,8 +27,8 @@ _PAUSE_S = 0.2
 _SETTINGS = "machine/machine.json"
 _CPUS, _MEMORY = 2, 2 * 2**30
 _SHUTDOWN_S = 60
-# Code that breaks out of the machine is in its container, which connects the machine to networks
-# and writes to shared folders in the names of the machine's users.
+# Limits code that breaks out of the virtual machine. The container needs these capabilities to
+# connect the machine to networks, and to write to shared folders as the machine's users.
 _CONFINED: dict[str, Any] = {
     "cap_drop": ["ALL"],
     "cap_add": ["NET_ADMIN", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID"],
@@ -44,7 +44,7 @@ class VirtualMachine(Runtime):
     shell = ("gpubed-guest",)
 
     def flags(self, node: NodeInputs) -> dict[str, Any]:
-        """Return the devices that qemu needs; the container may do nothing else."""
+        """Return the devices that qemu needs, and the container's few capabilities."""
         devices = ["/dev/net/tun", *(["/dev/kvm"] if _has_kvm(node.image) else [])]
         limits = cpu_quota(node) if node.cpus is not None else {}
         return {"devices": devices, **_CONFINED, **limits}
@@ -55,26 +55,26 @@ class VirtualMachine(Runtime):
         put(container, File(_SETTINGS, _settings(node)))
 
     def install_link(self, container: Container, node: NodeInputs) -> None:
-        """Also write it into a running machine."""
+        """Also write the file in a running machine."""
         super().install_link(container, node)
         if node.link and container.status == "running":
             write = 'printf %s "$1" > /etc/gpubed/link'
             self.run(container, ["sh", "-c", write, "sh", node.link.text])
 
     def limit(self, container: Container, node: NodeInputs) -> None:
-        """Set the limits; other CPUs or other memory need a new start of the machine."""
+        """Set the limits; stop the machine if its CPUs or memory change."""
         container.update(**cpu_quota(node))
         with suppress(NotFound):  # it has never started
-            told = reading.reply(get(container, f"/{_SETTINGS}"), f"{_SETTINGS} of {node.name}")
-            has = told.json(dict[str, Any])
+            text = reading.reply(get(container, f"/{_SETTINGS}"), f"{_SETTINGS} of {node.name}")
+            has = text.json(dict[str, Any])
             if any(has.get(key) != wanted for key, wanted in _hardware(node).items()):
                 container.stop(timeout=_SHUTDOWN_S)
 
     @contextmanager
     def turn(self, node: NodeInputs) -> Iterator[None]:
-        """Boot about as many CPUs at a time as this machine has: more take far longer.
+        """Limit the CPUs of booting machines to those of this machine: more take far longer.
 
-        All processes and clusters of this user share the places.
+        The limit holds for all clusters of this user.
         """
         folder = paths.cache() / "boot"
         folder.mkdir(parents=True, exist_ok=True)

@@ -26,8 +26,7 @@ from gpubed.spec.plan import ClusterPlan, Surroundings, slices
 from gpubed.testbeds.base import Finding
 from gpubed.testbeds.driver import Driver, Properties
 
-# The bridge carries all that a node sends; the node sets the MTU of its own link, so that another
-# MTU does not need another network.
+# MTUs of bridges. A node sets the MTU of its own link, so that a change replaces no network.
 _MTU = {"control": 1500, "experiment": 9216}
 
 
@@ -48,7 +47,7 @@ class NetworkDriver(Driver):
         return str(found.id), {"name": found.name}
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
-        """Look at the network; one that was recreated under the same name is another."""
+        """Return the network's name; None if it is gone, or was recreated under its name."""
         with daemon.errors(f"look at the {inputs['purpose']} network"):
             found = ownership.ours(_find(inputs), inputs)
         return {"name": found.name} if found and found.id == id else None
@@ -62,15 +61,15 @@ class NetworkDriver(Driver):
 
 
 def _require_unused(inputs: Properties) -> None:
-    """Refuse another subnet while nodes in use, whose state was lost, are on the network."""
+    """Refuse another subnet while the network has nodes in use, whose state was lost."""
     cluster = inputs["cluster"]
     label = f"{ownership.CLUSTER}={inputs['uuid']}"
     for container in daemon.client().containers.list(all=True, filters={"label": label}):
         if runtime.is_in_use(container):
             raise GpubedError(
                 f"the {inputs['purpose']} network of {cluster} exists with another subnet, and its "
-                f"nodes are in use: they would be replaced, with what is on their own disks",
-                f"make inventories/{cluster}/cluster.yml what it was; or give the nodes up, not "
+                "nodes are in use: their replacement would delete their own disks",
+                f"restore the former inventories/{cluster}/cluster.yml; or give the nodes up, not "
                 f"the shared data: gpubed audit {cluster} --remove",
             )
 
@@ -90,7 +89,7 @@ def _make(inputs: Properties, labels: dict[str, str]) -> Network:
             Owner.of(inputs).name(purpose),
             driver="bridge",
             ipam=IPAMConfig(pool_configs=[pool]),
-            # Only nodes are on the experiment network: no way out, no NAT.
+            # The experiment network has no gateway and no NAT.
             internal=purpose == "experiment",
             options={"com.docker.network.driver.mtu": str(_MTU[purpose])},
             labels=labels,
@@ -115,7 +114,7 @@ class VolumeDriver(Driver):
         name = owner.name(inputs["purpose"])
         with daemon.errors("make the shared volume"):
             if ownership.own(_find_volume(inputs), owner) is None:
-                # Docker's own CreatedAt is the time of the last change in the folder.
+                # Docker's CreatedAt is the time of the last change in the folder.
                 made = {ownership.MADE: datetime.now(UTC).isoformat(timespec="seconds")}
                 daemon.client().volumes.create(name, labels={**owner.labels(digest), **made})
         return name, {"name": name}
@@ -127,7 +126,7 @@ class VolumeDriver(Driver):
         return {"name": found.name} if found else None
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
-        """Do nothing: the volume holds user data, which only `gpubed down` deletes."""
+        """Keep the volume: only `gpubed down` deletes data."""
 
 
 def _find_volume(inputs: Properties) -> Volume | None:
@@ -138,9 +137,9 @@ def _find_volume(inputs: Properties) -> Volume | None:
 
 
 def surroundings(spec: ClusterSpec, paths: ClusterPaths) -> Surroundings:
-    """Return a cluster's subnets and, if it still needs one, those that others use.
+    """Return a cluster's subnets and, if it still needs one, the subnets in use.
 
-    If Docker does not answer, the name alone picks the subnets.
+    If Docker does not answer, only the cluster's name decides its subnets.
     """
     kept = dict[str, IPv4Network]()
     with suppress(GpubedError):
@@ -168,7 +167,7 @@ def subnets(planned: ClusterPlan, paths: ClusterPaths) -> Iterator[Finding]:
         kind = f"local.subnet.{purpose}"
         clash = next((text for net, text in taken if net.overlaps(network.subnet)), None)
         if clash is None:
-            yield Finding(kind, True, f"nobody else uses {network.subnet}")
+            yield Finding(kind, True, f"{network.subnet} is free")
             continue
         used = [*own, *(net for net, _ in taken)]
         proposed = (n for n in slices(paths.name, purpose) if not any(map(n.overlaps, used)))
@@ -180,7 +179,7 @@ def subnets(planned: ClusterPlan, paths: ClusterPaths) -> Iterator[Finding]:
 def in_use(
     cluster: str, uuid: str | None
 ) -> tuple[dict[str, IPv4Network], list[tuple[IPv4Network, str]]]:
-    """Return the subnets of the cluster's own networks, by purpose, and those of others."""
+    """Return the subnets of the cluster's networks, by purpose, and those of others."""
     with daemon.errors("list Docker's networks"):
         networks = daemon.look().networks.list()
     own, taken = dict[str, IPv4Network](), []

@@ -1,4 +1,4 @@
-"""The driver of nodes: containers that boot systemd, themselves or in a virtual machine."""
+"""The driver of nodes: containers, or virtual machines in containers, that boot systemd."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ _BOOT_S = 180.0
 _SSH_S = 30.0
 _TAIL = 15
 _ANSWER_S = 3.0
-# A busy node answers late; its workload must not suffer from that.
-_PATIENCE_S = 30.0
-# An interface that was lost and came back is new, and not shaped.
+_PATIENCE_S = 30.0  # a busy node answers late, and must not be restarted
+# Fails for an interface that is not shaped, as after its network was lost and came back.
 _SHAPED = (
     'i=$(ip -oneline -4 address show to "$1" | awk "{ print \\$2; exit }") && '
     'tc qdisc show dev "$i" | grep -q htb'
@@ -33,19 +32,19 @@ _SHAPED = (
 
 
 class NodeDriver(Driver):
-    """Inputs: see `NodeInputs`. Limits and the link change in place; the rest replaces."""
+    """Inputs: see `NodeInputs`. Those in `UPDATABLE` change in place, others replace the node."""
 
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
-        """Compare inputs; faults that were found at a node are updates, which repair it.
+        """Compare inputs; faults that `read` found are updates, which repair them.
 
-        A container, with its disk, is kept if it has more rights than it needs, if another version
-        of gpubed would build another image of the same system, or if its lost network is made anew.
-        It is replaced if it lacks rights, because Docker cannot add them.
+        A container with more rights than needed is kept, and one whose image of the same system
+        has another version, or whose lost network is made again. A container that lacks rights is
+        replaced, since Docker cannot add them.
         """
         changed = sorted(
             key for key in {*olds, *news} - {CONFINED} if olds.get(key) != news.get(key)
         )
-        # Without a bundle in the environment, the node keeps its present one.
+        # Without a CA bundle in the environment, the node keeps its present one.
         changed = [key for key in changed if key != "certificates" or key in news]
         changed = [key for key in changed if not _is_same_place(olds.get(key), news.get(key))]
         if image.is_same_system(str(olds.get("image")), str(news.get("image"))):
@@ -57,25 +56,24 @@ class NodeDriver(Driver):
         return Change(replace=[key for key in changed if key not in UPDATABLE], update=update)
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
-        """Make the node and wait until it answers SSH with the keys that it made itself."""
+        """Make the node, or adopt it, and wait until it answers SSH with its own host key."""
         node = NodeInputs.model_validate(inputs)
         with daemon.errors(f"make node {node.name}"):
             container = ownership.own(_find(node), node.owner)
-            if container is not None and _serves(container, node):
+            if container is not None and _is_reusable(container, node):
                 if runtime.is_in_use(container):
                     _mend(container, node)
                 result = _up(container, node)
-                # The node may have been made with another key, lost with the state.
+                # The key that the node was made with may be lost with the state.
                 _exchange_key(container, node)
                 runtime.mark_made(container)
                 return str(container.id), result
             if container is not None and runtime.is_in_use(container):
-                # The state was lost, and the user has not agreed to lose what is on the node's
-                # disk.
+                # The state was lost, so the user was not asked about the data on the node's disk.
                 raise GpubedError(
-                    f"node {node.name} exists, in use, and was made from another specification "
-                    "than now: it would be replaced, with what is on its own disk",
-                    f"make inventories/{node.cluster}/cluster.yml what it was; or give the nodes "
+                    f"node {node.name} exists, in use, and was made from another specification: "
+                    "its replacement would delete its own disk",
+                    f"restore the former inventories/{node.cluster}/cluster.yml; or give the nodes "
                     f"up, not the shared data: gpubed audit {node.cluster} --remove",
                 )
             self.delete("", inputs)
@@ -89,7 +87,7 @@ class NodeDriver(Driver):
                 up = f"gpubed up {node.cluster} --refresh"
                 raise NodeFailed(f"the node image {node.image} is gone", up) from None
             except Exception as error:
-                # The engine does not know its id yet. If this fails too, the first error says more.
+                # Pulumi's state does not have the node yet. The first error tells more.
                 with suppress(GpubedError):
                     self.delete("", inputs)
                 if isinstance(error, GpubedError):
@@ -97,7 +95,7 @@ class NodeDriver(Driver):
                 raise
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
-        """Look at the node; a node that is stopped, or does not answer, still exists."""
+        """Return the node's result with its faults; a stopped or silent node still exists."""
         node = NodeInputs.model_validate(inputs)
         with daemon.errors(f"look at node {node.name}"):
             container = _find(node)
@@ -105,7 +103,7 @@ class NodeDriver(Driver):
                 return None
             try:
                 return _result(container, node, _faults(container, node))
-            except NotFound:  # it has not made its host key yet
+            except NotFound:  # it has no host key yet
                 return None
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
@@ -119,13 +117,13 @@ class NodeDriver(Driver):
                 )
             try:
                 runtime_of(node).limit(container, node)
-            except APIError as error:  # memory in use cannot be taken away
-                said = "no limit" if node.memory is None else format_bytes(node.memory)
-                why = f"does not take its limits (memory: {said}): {daemon.reason(error)}"
+            except APIError as error:  # such as a limit below the memory in use
+                memory = "no limit" if node.memory is None else format_bytes(node.memory)
                 raise GpubedError(
-                    f"node {node.name} {why}",
-                    f"raise machine.memory in inventories/{node.cluster}/cluster.yml, or end what "
-                    f"uses memory on {node.name}; then: gpubed up {node.cluster}",
+                    f"node {node.name} does not take its limits (memory: {memory}): "
+                    f"{daemon.reason(error)}",
+                    f"raise machine.memory in inventories/{node.cluster}/cluster.yml, or end "
+                    f"programs on {node.name}; then: gpubed up {node.cluster}",
                 ) from None
             container.reload()
             _mend(container, node)
@@ -146,8 +144,8 @@ class NodeDriver(Driver):
             tidy(node.uuid, node.name)
 
 
-def _serves(container: Container, node: NodeInputs) -> bool:
-    # Made from the same inputs, with any version of the image.
+def _is_reusable(container: Container, node: NodeInputs) -> bool:
+    # The version of the image does not matter.
     its_image = container.attrs["Config"]["Image"]
     same = node.model_copy(update={"image": its_image}).digest == ownership.labels(container).get(
         ownership.DIGEST
@@ -156,7 +154,7 @@ def _serves(container: Container, node: NodeInputs) -> bool:
         return False
     if not node.confined and runtime_of(node).told(container).get(CONFINED):
         return False
-    # A killed run may have left it without some networks; a node in use has lost them since.
+    # A killed run may have left it without networks; a node in use has lost them later.
     return not _missing(container, node) or runtime.is_in_use(container)
 
 
@@ -168,15 +166,15 @@ def _find(node: NodeInputs) -> Container | None:
 
 
 def _vacate(node: NodeInputs) -> None:
-    """Remove the node that has this address under another name: the engine deletes it too late."""
+    """Remove another node with this address, which Pulumi would delete later."""
     labels = [f"{ownership.CLUSTER}={node.uuid}", ownership.NODE]
 
     def holder() -> Container | None:
         listed = daemon.client().containers.list
         found = listed(all=True, filters={"label": labels}, ignore_removed=True)
-        has = (ownership.address(one, node.control.network) for one in found)
-        both = zip(found, has, strict=True)
-        return next((one for one, address in both if address == node.control.address), None)
+        control = node.control
+        has = [c for c in found if ownership.address(c, control.network) == control.address]
+        return next(iter(has), None)
 
     ownership.remove_until_gone(holder, lambda found: found.remove(force=True, v=True))
 
@@ -194,7 +192,7 @@ def _up(container: Container, node: NodeInputs) -> dict[str, Any]:
         _await_boot(container, node)
     kind.trust(container)
     if node.link:
-        # At boot the link's service has run already; a node boots even if that fails.
+        # The service has run at boot; `start` reports its failure.
         if was_running:
             kind.install_link(container, node)
         verb = "restart" if was_running else "start"
@@ -209,13 +207,13 @@ def _up(container: Container, node: NodeInputs) -> dict[str, Any]:
 
 
 def _await_boot(container: Container, node: NodeInputs) -> None:
-    """Wait until systemd is up: an earlier apt-get races with its cleaning of /tmp."""
+    """Wait until systemd is up: until then, it removes files that apt-get has in /tmp."""
     deadline, state = time.monotonic() + _BOOT_S, ""
     while time.monotonic() < deadline:
         container.reload()
         if container.status != "running":
             break
-        # Fails until systemd has a bus to be asked on.
+        # Fails until systemd is on its bus.
         _, state = runtime_of(node).run(container, ["systemctl", "is-system-running", "--wait"])
         if state in ("running", "degraded"):
             return
@@ -254,7 +252,7 @@ def _result(container: Container, node: NodeInputs, faults: Sequence[str] = ()) 
 
 
 def _is_same_place(old: Any, new: Any) -> bool:
-    """Return whether an attachment keeps its address, in a network that is not known yet."""
+    """Return whether an attachment keeps its address in a network whose name is still unknown."""
     if not (isinstance(old, Mapping) and isinstance(new, Mapping)) or "network" not in new:
         return False
     unknown = new["network"] == UNKNOWN_TEXT or not isinstance(new["network"], str)
@@ -294,8 +292,8 @@ def _mend(container: Container, node: NodeInputs) -> None:
 def _missing(container: Container, node: NodeInputs) -> list[Attachment]:
     wanted = [node.control, *([node.experiment] if node.experiment else [])]
     attached = container.attrs["NetworkSettings"]["Networks"]
-    # A stopped container has no address, only the one that it asks for; it may still refer to a
-    # network that was recreated under its name.
+    # A stopped container has no address yet. It may refer to a network that was recreated under its
+    # name.
     return [
         attachment
         for attachment in wanted

@@ -1,7 +1,7 @@
-"""Which Docker objects belong to which cluster: names, labels, adopting and removing.
+"""Names and labels of a cluster's Docker objects, by which it adopts and removes them.
 
-Names hold the cluster's name and the start of its UUID, so that two checkouts can both have a
-`lab`; the label with the whole UUID decides.
+Names have the cluster's name and the start of its UUID, so that two checkouts can both have a
+cluster `lab`. The label with the whole UUID identifies the owner.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ class Owner:
         return cls(inputs["cluster"], inputs["uuid"])
 
     def name(self, thing: str) -> str:
-        """Return the Docker name of one of the cluster's things."""
+        """Return the Docker name of one of the cluster's objects."""
         return f"gpubed-{self.cluster}-{self.uuid[:8]}-{thing}"
 
     def labels(self, digest: str) -> dict[str, str]:
-        """Return the labels of everything that the cluster owns."""
+        """Return the labels of the cluster's objects."""
         return {CLUSTER: self.uuid, NAME: self.cluster, DIGEST: digest}
 
 
 def digest(inputs: Mapping[str, Any]) -> str:
-    """Hash inputs, so that a leftover shows what it was made from."""
+    """Return a hash of inputs, which labels the object that was made from them."""
     text = json.dumps(inputs, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -89,12 +89,12 @@ def own(found: T | None, owner: Owner) -> T | None:
     raise GpubedError(
         f"Docker {kind} {name} has the name that cluster {owner.cluster} needs, "
         "and does not belong to it",
-        f"docker {kind} rm {name}  # when nobody needs it",
+        f"docker {kind} rm {name}  # if it is not needed",
     )
 
 
 def remove_until_gone(find: Callable[[], T | None], remove: Callable[[T], object]) -> None:
-    """Remove what `find` finds until nothing is left, retrying while Docker still uses it."""
+    """Remove the object that `find` returns until there is none, also while Docker uses it."""
     deadline = time.monotonic() + _GONE_WITHIN_S
     while (found := find()) is not None:
         try:

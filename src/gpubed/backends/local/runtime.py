@@ -1,4 +1,4 @@
-"""Nodes: their inputs, and Docker containers with systemd or a virtual machine in them."""
+"""Nodes: their inputs, and the interface to make and use their containers."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from gpubed.core import reading
 from gpubed.core.paths import private_cache
 from gpubed.core.reading import Unreadable
 
-# In a folder of the node's own, which templates/node makes, that accounts may not enter: root of
-# another cluster's node may have left a set-uid program in the cache.
+# In a folder that accounts may not enter (templates/node makes it): root on a node of another
+# cluster may have left a set-uid program in the cache.
 NODE_CACHE = "/var/cache/gpubed/shared"
 _HOST_KEY = "etc/ssh/ssh_host_ed25519_key.pub"
 _KEYS = "home/gpubed/.ssh/authorized_keys"
 _USER_ID = 1000
-# Put into a container once its node is complete. Containers without the label are of an earlier
-# version, which left no such file.
+# A file in a container whose node is complete. Earlier versions made neither the file nor the label
+# MARKED.
 MADE = "/var/lib/gpubed/made"
 MARKED = "gpubed.marked"
 _CPU_PERIOD_US = 100_000
@@ -40,7 +40,7 @@ _RESTART = {"Name": "unless-stopped"}
 
 
 class _Model(BaseModel):
-    # A resource also carries `backend` and `kind`, for the engine.
+    # Inputs of a resource also have `backend` and `kind`.
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
@@ -52,13 +52,13 @@ class Attachment(_Model):
 
 
 class Link(_Model):
-    """How the node's interface on the experiment network is shaped."""
+    """The shaping of the node's interface on the experiment network."""
 
     subnet: str
     rate_bps: int
     mtu: int
-    latency: float = 0.0  # of what leaves the node, in seconds
-    loss: float = 0.0  # of what leaves the node, as a fraction
+    latency: float = 0.0  # of outgoing packets, in seconds
+    loss: float = 0.0  # fraction of outgoing packets
 
     @property
     def text(self) -> str:
@@ -70,14 +70,14 @@ class Link(_Model):
 
 
 class Shared(_Model):
-    """The shared volume and where it is mounted."""
+    """The shared volume, and the path of its mount."""
 
     volume: str
     path: str
 
 
 class Simulation(_Model):
-    """GPUs that the node pretends to have."""
+    """Simulated GPUs of a node."""
 
     model: str
     gpus: int
@@ -101,7 +101,7 @@ class NodeInputs(_Model):
     gpus: tuple[str, ...] = ()
     simulate: Simulation | None = None
     certificates: str | None = None  # hash of the CA bundle that the environment names
-    confined: bool = False  # whether a confined container will do, if this machine has them
+    confined: bool = False  # whether to confine the container, if Docker can
 
     @property
     def owner(self) -> Owner:
@@ -110,8 +110,8 @@ class NodeInputs(_Model):
 
     @property
     def digest(self) -> str:
-        """A hash of what cannot change in place."""
-        # A container with more rights than needed is still the same node.
+        """A hash of the inputs that cannot change in place."""
+        # A container with more rights than needed can stay.
         exclude = {*UPDATABLE, CONFINED}
         return ownership.digest(self.model_dump(mode="json", exclude=exclude))
 
@@ -127,17 +127,17 @@ class File(NamedTuple):
 
 
 class Runtime(ABC):
-    """Makes the container of a node and works on the node through it."""
+    """Makes the container of a node, and runs commands in the node."""
 
-    files = ""  # the folder of the container with the node's own files; else its root
-    shell: Sequence[str] = ()  # precedes a command that shall run in the node
+    files = ""  # the folder of the node's files in the container; empty for its root
+    shell: Sequence[str] = ()  # the prefix of commands to run in the node
 
     @abstractmethod
     def flags(self, node: NodeInputs) -> dict[str, Any]:
         """Return Docker's options for creating the container."""
 
     def told(self, container: Container) -> dict[str, Any]:
-        """Return facts that only Docker knows and a later comparison needs."""
+        """Return facts about the container that `NodeDriver.diff` needs."""
         return {}
 
     @abstractmethod
@@ -168,7 +168,7 @@ class Runtime(ABC):
         return container
 
     def prepare(self, container: Container, node: NodeInputs) -> None:
-        """Put the files that the node needs into a container that does not run."""
+        """Put the node's files into a container that does not run."""
         if container.status == "created":
             key = f"{node.public_key.strip()}\n".encode()
             path = f"{self.files}{_KEYS}"
@@ -179,8 +179,8 @@ class Runtime(ABC):
         self.install_link(container, node)
 
     def exchange_key(self, container: Container, node: NodeInputs) -> tuple[int, str]:
-        """Replace the cluster's former keys, those without a comment, by its present one."""
-        # A node whose users are created elsewhere has no such file.
+        """Replace the cluster's former keys, which have no comment, by its present one."""
+        # Nodes with other users have no such file.
         script = (
             f'[ ! -f /{_KEYS} ] || {{ sed -i "/^ssh-ed25519 [^ ]*$/d" /{_KEYS}'
             f' && printf "%s\\n" "$1" >> /{_KEYS}; }}'
@@ -200,9 +200,9 @@ class Runtime(ABC):
             put(container, File(f"{self.files}etc/gpubed/link", node.link.text.encode()))
 
     def host_key(self, container: Container) -> str:
-        """Read the public host key through Docker, not over the network it will protect.
+        """Read the public host key through Docker, not over the network.
 
-        Docker's `NotFound` means that the node has not made it yet.
+        Raises Docker's `NotFound` until the node has made it.
         """
         key = get(container, f"/{self.files}{_HOST_KEY}").decode("ascii", errors="replace")
         return " ".join(key.split()[:2])
@@ -225,9 +225,8 @@ def labels(node: NodeInputs) -> dict[str, str]:
 
 
 def cpu_quota(node: NodeInputs) -> dict[str, Any]:
-    """Return Docker's options for the CPU limit, "no limit" included."""
-    # Docker leaves a missing limit as it was. Not nano_cpus: Docker refuses to change those
-    # together with a quota later.
+    """Return Docker's options for the CPU limit, which may be "no limit"."""
+    # Without options, Docker keeps the former limit. It refuses to change nano_cpus into a quota.
     quota = -1 if node.cpus is None else round(node.cpus * _CPU_PERIOD_US)
     return {"cpu_period": _CPU_PERIOD_US, "cpu_quota": quota}
 
@@ -248,14 +247,14 @@ def put(container: Container, file: File) -> None:
 
 
 def mark_made(container: Container) -> None:
-    """Mark the node as complete: from now on it may be in use."""
+    """Mark the node as complete: it may be in use from now on."""
     put(container, File(MADE.lstrip("/"), b""))
 
 
 def is_in_use(container: Container) -> bool:
     """Return whether the node's own disk may hold a user's data.
 
-    False for a node that a killed run left incomplete. True without a mark, as in earlier versions.
+    False for a node that a killed run left incomplete; True for nodes of versions without a mark.
     """
     if container.status == "created":
         return False
@@ -269,12 +268,12 @@ def is_in_use(container: Container) -> bool:
 
 
 def get(container: Container, path: str) -> bytes:
-    """Read a file of a container; Docker's `NotFound` if there is none."""
+    """Read a file of a container; raise Docker's `NotFound` if it is missing."""
     chunks, _ = container.get_archive(path)
     archive = b""
     for chunk in chunks:
         archive += chunk
-        if len(archive) > _LARGEST:  # root of a node may write files of any size
+        if len(archive) > _LARGEST:  # root on a node may write files of any size
             break
     try:
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
@@ -286,8 +285,8 @@ def get(container: Container, path: str) -> bytes:
 
 
 def mounts(node: NodeInputs) -> dict[str, dict[str, str]]:
-    """Return what a node mounts from this machine, in Docker's form."""
-    # A separate folder: the controller keeps images and locks in the one above.
+    """Return a node's mounts from this machine, in Docker's form."""
+    # The folder above has the controller's images and locks.
     cache = private_cache() / "nodes"
     cache.mkdir(exist_ok=True)
     writable = {str(cache.resolve()): NODE_CACHE}

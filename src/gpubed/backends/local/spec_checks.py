@@ -1,4 +1,4 @@
-"""Checks of a specification: what nodes on one machine cannot do, and whether GPUs exist."""
+"""Checks a specification against the abilities of this machine, and its GPUs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from gpubed.backends.local.config import RELEASES
+from gpubed.backends.local.config import RELEASES, Config
 from gpubed.core.errors import GpubedError
 from gpubed.core.text import nearest_name
 from gpubed.hardware import nvidia_driver
@@ -22,7 +22,7 @@ _GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 def problems(spec: ClusterSpec) -> list[Problem]:
-    """Return what this backend cannot do, or could only fake."""
+    """Return the parts of a specification that nodes on this machine cannot satisfy."""
     found: list[Problem] = []
     for index, group in enumerate(spec.nodes):
         found += _group(index, group)
@@ -34,7 +34,7 @@ def warnings(spec: ClusterSpec) -> list[str]:
     """Return warnings about missing isolation, for nodes without a kernel of their own."""
     if _is_virtual(spec):
         return []
-    # Docker is slow to import; a Docker that does not answer is reported elsewhere.
+    # Docker's library is slow to import. `doctor` reports a daemon that does not answer.
     from gpubed.backends.local import container
 
     with suppress(GpubedError):
@@ -43,7 +43,7 @@ def warnings(spec: ClusterSpec) -> list[str]:
 
 
 def _is_virtual(spec: ClusterSpec) -> bool:
-    return spec.backend.runtime == "vm"  # type: ignore[attr-defined,no-any-return]
+    return Config.of(spec.backend).runtime == "vm"
 
 
 def _contained(spec: ClusterSpec) -> Iterator[Problem]:
@@ -51,7 +51,7 @@ def _contained(spec: ClusterSpec) -> Iterator[Problem]:
     for key, why in {
         "latency": "containers cannot delay packets",
         "rdma": "containers have no kernel of their own to load Soft-RoCE into",
-        "loss": "containers cannot lose packets on purpose",
+        "loss": "containers cannot drop packets",
     }.items():
         if getattr(network, key, None):
             instead = "leave it out, or set backend.runtime to vm"
@@ -133,7 +133,7 @@ def has_gpu_runtime() -> bool:
 
 
 def _simulated(spec: ClusterSpec) -> Iterator[Problem]:
-    """Yield the simulations that are impossible, or of which no cluster can be made."""
+    """Yield unknown GPU models, impossible machines, and clusters without a common driver."""
     known: dict[int, Model] = {}
     for index, group in enumerate(spec.nodes):
         wanted = group.simulate
@@ -157,7 +157,7 @@ def _simulated(spec: ClusterSpec) -> Iterator[Problem]:
 
 def _served(index: int, model: Model, spec: ClusterSpec) -> Iterator[Problem]:
     chosen = recipe.load(spec.recipe)
-    # A recipe without GPUs is refused whatever the GPUs are.
+    # A recipe without GPUs is refused elsewhere.
     if not chosen.gpus.architectures:
         return
     if why := recipe.why_not(chosen, model.compute_capability):
@@ -190,10 +190,10 @@ def _common_driver(spec: ClusterSpec, known: Mapping[int, Model]) -> Iterator[Pr
 
 
 def facts_of(model: Model, gpus: int) -> Facts:
-    """Return the facts of a node with this many GPUs of a model, before it has a driver.
+    """Return the facts of a node with simulated GPUs of a model, before it has a driver.
 
     Raises:
-        ValueError: No machine has room for so many, or none is asked for.
+        ValueError: No machine has so many, or the number is 0.
     """
     machine, chip = model.machine(gpus), chip_of(model.pci.device)
     on_bus = {

@@ -1,4 +1,4 @@
-"""A cluster's objects of this machine's Docker, found by labels with its name and UUID."""
+"""A cluster's Docker objects on this machine, found by labels with its name and UUID."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds.base import Existing, Finding, Identity, Testbed
 
-# In the order in which they can be removed.
+# In the order of their removal.
 _KINDS = ("container", "network", "volume")
 
 
 class LocalTestbed(Testbed):
-    """The Docker daemon of this machine."""
+    """A cluster's objects at the Docker daemon of this machine."""
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
-        """Look at Docker, disk, memory and addresses."""
+        """Check Docker, disk, memory and addresses."""
         return doctor.findings(spec, self.paths)
 
     def describe(self, allocation: Allocation) -> dict[str, str]:
@@ -41,17 +41,17 @@ class LocalTestbed(Testbed):
         return daemon.identity()
 
     def existing(self) -> list[Existing]:
-        """Return all that has the cluster's name; containers first, because they use the rest."""
+        """Return all objects with the cluster's name; containers first, which use the others."""
         client = daemon.look()
         mine: dict[str, Any] = {"label": f"{ownership.NAME}={self.paths.name}"}
-        with daemon.errors("list what there is of the cluster"):
+        with daemon.errors("list the cluster's objects"):
             unused = client.volumes.list(filters={**mine, "dangling": True})
             left = {volume.id for volume in unused}
             volumes = client.volumes.list(filters=mine)
             found: list[tuple[str, Any]] = [
                 *(("container", c) for c in client.containers.list(all=True, filters=mine)),
                 *(("network", n) for n in client.networks.list(filters=mine)),
-                # A volume in use that is not the cluster's goes with its node.
+                # The volume of a node is removed with the node.
                 *(("volume", v) for v in volumes if v.id in left or _is_data(v)),
             ]
         # Docker lists in no particular order.
@@ -110,12 +110,12 @@ def _existing(kind: str, thing: Any, sizes: dict[str, int]) -> Existing:
 
 
 def _is_data(volume: Any) -> bool:
-    """Return whether a volume is the cluster's; a node's volume is removed with the node."""
+    # The volume of a node is removed with the node.
     return ownership.NODE not in ownership.labels(volume)
 
 
 def _sizes() -> dict[str, int]:
-    """Return used bytes by volume, where known: Docker serves one such request at a time."""
+    """Return used bytes by volume, if known: Docker answers one such request at a time."""
     try:
         rows = daemon.client().df().get("Volumes") or []
     except APIError:

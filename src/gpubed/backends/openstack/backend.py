@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpubed.backends.openstack import labels
-from gpubed.backends.openstack.config import Attachment, options
+from gpubed.backends.openstack.config import Attachment, Config
 from gpubed.core import reading
 from gpubed.core.errors import GpubedError, Refused
 from gpubed.nodes import allocation
@@ -25,11 +25,9 @@ from gpubed.testbeds.driver import Driver
 if TYPE_CHECKING:
     import pulumi
 
-    from gpubed.backends.openstack.testbed import OpenStackTestbed
     from gpubed.core.paths import ClusterPaths
     from gpubed.spec.clusterspec import ClusterSpec
     from gpubed.spec.plan import ClusterPlan, NodePlan
-    from gpubed.testbeds.options import TestbedOptions
 
 _FIX = "gpubed doctor CLUSTER --fix"
 _USER_DATA_BYTES = 2**15  # Nova takes 64 KiB in base64, gpubed's own part included
@@ -62,23 +60,17 @@ class OpenStackBackend(Backend):
     engine_required = "cli"
     exchanges_keys = False
     boots_later = True
-    # An image of some GB is copied to each host at first, and to a volume where one is booted.
+    # Clouds copy an image of some GB to each host, and to boot volumes.
     boots_within_s = 900.0
     restarts = True
-    the_way_back = "put OS_CLOUD and other OS_*, or `cloud` and `region` of cluster.yml, back"
+    return_hint = "put OS_CLOUD and other OS_*, or `cloud` and `region` of cluster.yml, back"
     native = frozenset(f"openstack:{type_}" for type_, *_ in labels.KINDS.values())
 
-    def bind(self, reach: TestbedOptions, paths: ClusterPaths) -> OpenStackTestbed:
-        """Return the cloud as a cluster sees it."""
-        from gpubed.backends.openstack.testbed import OpenStackTestbed
-
-        return OpenStackTestbed(self, reach, paths)
-
     def check(self, spec: ClusterSpec) -> list[Problem]:
-        """Refuse unknown groups, volumes for several nodes, and shaped links."""
+        """Refuse unknown groups, contradictory networks, shared volumes, latency and loss."""
         names, network = [group.name for group in spec.nodes], spec.networks.experiment
         known, found = f"groups: {', '.join(names)}", list[Problem]()
-        for name in options(spec).groups.keys() - set(names):
+        for name in Config.of(spec.backend).groups.keys() - set(names):
             where = ("backend", "groups", name)
             found.append(Problem(where, f"there is no node group {name!r}", known))
         found += [Problem(*one) for one in (*_attached(spec), *_of_servers(spec))]
@@ -87,15 +79,15 @@ class OpenStackBackend(Backend):
             found.append(Problem(("storage", "shared", "provider"), why, "auto, nfs"))
         for key in ("latency", "loss"):
             if network and getattr(network, key):
-                why = f"OpenStack's networks have no {key} to order"
+                why = f"networks of OpenStack cannot set {key}"
                 found.append(Problem(("networks", "experiment", key), why, "leave it out"))
         return found
 
     def surroundings(self, spec: ClusterSpec, paths: ClusterPaths) -> Surroundings | None:
-        """Return the subnets of existing networks, as they were granted."""
+        """Return the subnets of existing networks, as granted."""
         kept = dict[str, IPv4Network]()
-        with suppress(GpubedError, AddressValueError):  # no node is there, or it has IPv6
-            granted, config = allocation.load(paths.allocation), options(spec)
+        with suppress(GpubedError, AddressValueError):  # there are no nodes, or they have IPv6
+            granted, config = allocation.load(paths.allocation), Config.of(spec.backend)
             there = {"experiment": granted.experiment, "control": granted.control}
             for purpose, network in there.items():
                 if network and granted.backend == self.name and getattr(config, purpose).network:
@@ -103,15 +95,17 @@ class OpenStackBackend(Backend):
         return Surroundings(kept)
 
     def foretold(self, plan: ClusterPlan, node: NodePlan) -> dict[str, Any]:
-        """Return the experiment address, which the cloud chooses on an existing network."""
-        return {} if options(plan.spec).experiment.network else super().foretold(plan, node)
+        """Return the experiment address, unless the cloud chooses it on an existing network."""
+        return (
+            {} if Config.of(plan.spec.backend).experiment.network else super().foretold(plan, node)
+        )
 
     def shapes_links(self, spec: ClusterSpec) -> bool:
-        """Return whether the cloud's network holds links to their rate, which QoS does."""
+        """Return whether QoS policies limit links."""
         return getattr(spec.backend, "shaping", None) == "qos"
 
     def repair(self, say: Callable[[str], None]) -> None:
-        """Install the plugin that Pulumi's OpenStack package needs, with Pulumi's own installer."""
+        """Install Pulumi's OpenStack plugin, in the version of its Python package."""
         wanted = version("pulumi_openstack")
         command = ["pulumi", "plugin", "install", "resource", "openstack", wanted]
         try:
@@ -136,7 +130,7 @@ class OpenStackBackend(Backend):
         return Cluster(plan, uuid, public_key, opts).allocation
 
     def driver(self, kind: str) -> Driver:
-        """Return the driver of a look at the cloud."""
+        """Return the driver of a check or look-up."""
         from gpubed.backends.openstack import capacity
 
         if kind == "capacity":
@@ -144,7 +138,7 @@ class OpenStackBackend(Backend):
         return capacity.LookupDriver(kind) if kind in ("image", "network") else super().driver(kind)
 
     def explained(self, error: GpubedError) -> GpubedError | None:
-        """Translate a refusal of the cloud into terms of the specification, if one is known."""
+        """Translate a known refusal of the cloud into terms of the specification."""
         for pattern, (message, hint) in _MEANINGS.items():
             if found := re.search(pattern, error.message):
                 return Refused(message.format(found[1]), hint.format(found[1]))
@@ -152,8 +146,8 @@ class OpenStackBackend(Backend):
 
 
 def _attached(spec: ClusterSpec) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """Yield what contradicts itself in how nodes are attached: key, why, and what is right."""
-    config, networks = options(spec), spec.networks
+    """Yield contradictions in the networks of nodes: key, reason, and fix."""
+    config, networks = Config.of(spec.backend), spec.networks
     needed = config.floating_ip is True or not (config.control.network or config.router)
     if needed and not config.external_network:
         why = "it is needed for a floating address and for a new router"
@@ -169,34 +163,29 @@ def _attached(spec: ClusterSpec) -> Iterator[tuple[tuple[str, ...], str, str]]:
                 why = f"network {wanted.network} has its own"
                 yield ("networks", purpose, key), why, "leave it out"
         if wanted.subnet and not wanted.network:
-            why = "it is one of an existing network, and none is named"
+            why = "it belongs to an existing network, and none is named"
             yield ("backend", purpose, "subnet"), why, f"backend.{purpose}.network"
     for name in ("router", "dns"):
         if config.control.network and getattr(config, name):
             yield ("backend", name), f"network {config.control.network} has its own", "leave it out"
     if config.experiment.vnic_type == "baremetal" and config.shaping == "qos":
-        yield ("backend", "shaping"), "no cloud holds ports of bare metal to a rate", "none"
+        yield ("backend", "shaping"), "no cloud limits ports of bare metal", "none"
 
 
 def _of_servers(spec: ClusterSpec) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    config = options(spec)
+    config = Config.of(spec.backend)
     for group in spec.nodes:
         own = config.server(group.name)
         where = ("backend", "groups", group.name) if group.name in config.groups else ("backend",)
         if any(key.startswith("gpubed.") for key in own.metadata):
-            yield (*where, "metadata"), "keys that begin with gpubed. are its own", "other keys"
+            yield (*where, "metadata"), "keys that begin with gpubed. are reserved", "other keys"
         if own.user_data:
             path, why = Path(own.user_data).expanduser(), ""
             try:
                 if not reading.file(path, limit=_USER_DATA_BYTES).text().startswith("#"):
-                    why = f"{path} is nothing that cloud-init knows"
+                    why = f"{path} has no format of cloud-init"
             except GpubedError as error:
                 why = error.message
             if why:
                 way = "a file of 32 KiB at most, that begins with #cloud-config, #! or the like"
                 yield (*where, "user_data"), why, way
-
-
-def create() -> OpenStackBackend:
-    """Make the backend; the registry calls this."""
-    return OpenStackBackend()

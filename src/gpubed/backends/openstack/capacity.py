@@ -1,8 +1,8 @@
-"""What a cluster needs of a cloud, and a check before the first create that the cloud has it.
+"""Checks before the first create that a cloud has all that a cluster needs.
 
-A server that finds no room ends in the state ERROR minutes later, and its message hides why. The
-dynamic resources `capacity`, image and external network make nothing: being resources, they run
-before all others, also under plain `pulumi up`, and again only when their inputs change.
+A server without a host or quota fails minutes later, with a message that hides the reason. The
+dynamic resources for capacity, images and the external network make nothing. As resources, they run
+before all others, also under plain `pulumi up`, and again only if their inputs change.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from openstack.connection import Connection
 from pydantic import BaseModel, ConfigDict
 
 from gpubed.backends.openstack import cloud, existing, labels
-from gpubed.backends.openstack.config import ID, NetworkOptions, Server, gib, options
+from gpubed.backends.openstack.config import ID, Config, NetworkOptions, Server, gib
 from gpubed.core import reading
 from gpubed.core.errors import GpubedError, Refused
 from gpubed.core.paths import ClusterPaths
@@ -52,7 +52,6 @@ _RESOURCE = re.compile(r"resources[\w-]{0,64}:(\w+)")
 # Resource classes that every cloud has, none of which is a GPU.
 _STANDARD = re.compile(r"VCPU|PCPU|MEMORY_MB|MEM_ENCRYPTION_CONTEXT|DISK_GB|NET_\w+|SRIOV_\w+")
 _OF_SERVERS = ("VCPU", "MEMORY_MB", "DISK_GB")
-# With letters or digits around it, a model's name is another word.
 _GPU = re.compile(
     r"gpu|nvidia|tesla|quadro|geforce|radeon|instinct|(?<![a-z0-9])("
     r"k[48]0|m[46]0|p4|p40|p100|t4|v100s?|a2|a10g?|a16|a30|a40|a100|a800|l4|l20|l40s?|h20|h100|"
@@ -62,12 +61,12 @@ _GPU = re.compile(
 
 
 class _Model(BaseModel):
-    # A resource also carries `backend` and `kind`, for the engine.
+    # Inputs of a resource also have `backend` and `kind`.
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class GroupNeeds(_Model):
-    """Servers of one kind; `image` is its name in the cloud."""
+    """The servers of a node group; `image` is its name in the cloud."""
 
     name: str
     count: int
@@ -77,7 +76,7 @@ class GroupNeeds(_Model):
 
 
 class Needs(NetworkOptions, _Model):
-    """Everything that is checked before anything is made."""
+    """All needs of a cluster."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -85,14 +84,14 @@ class Needs(NetworkOptions, _Model):
     region: str | None = None
     groups: tuple[GroupNeeds, ...]
     networks: int
-    qos: bool  # whether the cloud must hold links to their rate
-    members: int  # how many servers share one server group; 0 without anti-affinity
+    qos: bool  # whether the cloud must limit links to their rate
+    members: int  # servers in the cluster's server group; 0 without anti-affinity
     rules: int  # number of rules of all security groups
 
     @classmethod
     def of(cls, plan: ClusterPlan) -> Self:
         """Return the needs of a plan."""
-        config = options(plan.spec)
+        config = Config.of(plan.spec.backend)
         groups = tuple(
             GroupNeeds(
                 name=group.name,
@@ -116,7 +115,7 @@ class Needs(NetworkOptions, _Model):
         )
 
     def counted(self, flavors: Mapping[str, Any]) -> Counter[str]:
-        """Return the number of each resource, by the name of its quota."""
+        """Return the number of resources by the names of their quotas."""
         nodes = sum(group.count for group in self.groups)
         used = (self.control.network, self.experiment.network)[: self.networks]
         made, joined = used.count(None), not self.control.network
@@ -140,7 +139,7 @@ class Needs(NetworkOptions, _Model):
             volumes = [gib(size) for size in (boot, *data) if size]
             found["volumes"] += group.count * len(volumes)
             found["gigabytes"] += group.count * sum(volumes)
-            if flavor is not None:  # a former flavor may be gone
+            if flavor is not None:  # a flavor of existing servers may be gone
                 found["cores"] += group.count * flavor.vcpus
                 found["ram"] += group.count * flavor.ram
         return found
@@ -148,7 +147,7 @@ class Needs(NetworkOptions, _Model):
 
 def door(spec: ClusterSpec) -> dict[str, tuple[str, int, str]]:
     """Return the ingress rules from outside, by name: protocol, port and source."""
-    rules = [("tcp", 22, source) for source in options(spec).access_from]
+    rules = [("tcp", 22, source) for source in Config.of(spec.backend).access_from]
     rules += [(opened.protocol, opened.port, opened.source) for opened in spec.firewall.open]
     return {
         re.sub("[/:]", "-", f"{protocol}-{port}-{source}"): (protocol, port, str(source))
@@ -157,7 +156,7 @@ def door(spec: ClusterSpec) -> dict[str, tuple[str, int, str]]:
 
 
 def findings(connection: Connection, needs: Needs, held: Needs | None = None) -> list[Finding]:
-    """Check everything that a cluster needs of a cloud; `held` is the part that exists already."""
+    """Check a cloud for the needs of a cluster, of which `held` are met already."""
     network = connection.network
     flavors = {
         group.server.flavor: _flavor(connection, group.server.flavor)
@@ -187,20 +186,19 @@ def findings(connection: Connection, needs: Needs, held: Needs | None = None) ->
     if not all(finding.ok for finding in found):
         return found
     if held:
-        wanted -= held.counted(flavors)  # keeps what is positive
-    # Not a sum: servers of other groups do not count.
-    wanted["server_group_members"] = (
-        needs.members if not held or needs.members > held.members else 0
-    )
+        wanted -= held.counted(flavors)  # drops negative counts
+    # The quota counts the members of one server group.
+    grows = not held or needs.members > held.members
+    wanted["server_group_members"] = needs.members if grows else 0
     return [*found, *_short(connection, wanted)]
 
 
 def held(
     connection: Connection, needs: Needs, before: Needs | None, cluster: str, uuid: str | None
 ) -> Needs | None:
-    """Return what the servers of a cluster take already; None if it has no server.
+    """Return the needs that the servers of a cluster meet already; None if it has no server.
 
-    `before` are the needs that the servers were made for; None, if unknown, stands for `needs`.
+    `before` are the needs of the last applied specification, if known.
     """
     counts: Counter[str] = Counter()
     for server in connection.compute.servers(details=True):
@@ -210,14 +208,14 @@ def held(
     groups = tuple(
         group.model_copy(update={"count": counts[group.name]})
         for group in made.groups
-        if group.name in wanted  # servers of other groups go after those that come
+        if group.name in wanted  # Pulumi removes servers of other groups last
     )
     members = min(made.members, counts.total())
     return made.model_copy(update={"groups": groups, "members": members}) if counts else None
 
 
 def shrunk(before: Needs, after: Needs) -> list[Finding]:
-    """Return findings for data volumes that would shrink, which no cloud can, or change places."""
+    """Return findings for data volumes that would shrink or be reordered, which no cloud can do."""
     former = {group.name: _sizes(group) for group in before.groups}
     found = list[Finding]()
     for group in after.groups:
@@ -239,38 +237,38 @@ def _sizes(group: GroupNeeds) -> list[int]:
 
 
 def moved(plan: ClusterPlan, paths: ClusterPaths) -> list[Finding]:
-    """Return which planned nodes would get the address of an existing node of another name.
+    """Return a finding if a planned node would get the address of another existing node.
 
-    Pulumi removes unwanted nodes last, and a cloud gives no address twice.
+    Pulumi removes that node last, and a cloud gives no address twice.
     """
-    there, config = dict[str, str](), options(plan.spec)
+    there, config = dict[str, str](), Config.of(plan.spec.backend)
     # On existing networks, the cloud chooses addresses.
     planned = [p for p in ("control", "experiment") if not getattr(config, p).network]
     key = f"{planned[0]}_address" if planned else "id"
-    with suppress(GpubedError):  # no node is there, or the file is damaged
+    with suppress(GpubedError):  # there are no nodes, or the file is damaged
         there = {getattr(n, key): n.name for n in allocations.load(paths.allocation).nodes}
     for node in plan.nodes if planned else ():
         holder = there.get(str(getattr(node, key)), node.name)
         if holder != node.name:
-            message = f"{node.name} would get the address of {holder}, which goes after it"
+            message = f"{node.name} would get the address of {holder}, which is removed after it"
             fix = f"keep names and order of the groups; or gpubed down {plan.cluster}, then up"
             return [Finding("openstack.address", False, message, fix)]
     return []
 
 
 def offers(spec: ClusterSpec) -> list[Offer]:
-    """Return the flavors, and for how many servers of each the quota has room.
+    """Return the flavors, each with the number of servers that the quota allows.
 
-    Nova does not tell its users what hosts are free.
+    Nova does not tell users about free hosts.
     """
-    connection = cloud.connect(*options(spec).where.values())
+    connection = cloud.connect(*Config.of(spec.backend).where.values())
     with cloud.errors("list the flavors"):
         quotas, flavors = _quotas(connection), connection.compute.flavors(get_extra_specs=True)
         return [_offer(flavor, quotas) for flavor in sorted(flavors, key=lambda one: one.name)]
 
 
 def images(connection: Connection, name: str) -> list[Any]:
-    """Return the images of a name, or of an id, that can be booted."""
+    """Return the active images with a name or id."""
     found = list(connection.image.images(name=name))
     if not found and ID.fullmatch(name) and (image := connection.image.find_image(name)):
         found = [image]
@@ -283,7 +281,7 @@ def external_networks(connection: Connection, name: str) -> list[Any]:
 
 
 def one(what: str, name: str, found: list[Any], others: Iterable[Any]) -> Finding:
-    """Judge whether exactly one thing has a name; `others` are what there is else."""
+    """Check that exactly one resource has a name; `others` are suggested instead."""
     id_ = f"openstack.{what}"
     if len(found) == 1:
         return Finding(id_, True, f"{what} {name}")
@@ -298,10 +296,10 @@ def one(what: str, name: str, found: list[Any], others: Iterable[Any]) -> Findin
 
 def gpus(extra_specs: Mapping[str, str]) -> tuple[int, str] | None:
     """Return the number and name of GPUs in extra specs; None if they do not tell."""
-    # The alias is NAME:COUNT[,…], `resources:CLASS` placement's; another name may be an adapter.
+    # A PCI alias is NAME:COUNT[,…], and NAME may be another adapter.
     aliases = extra_specs.get("pci_passthrough:alias", "").split(",")
     found = [alias.strip().partition(":")[::2] for alias in aliases]
-    # A machine of Ironic's is one resource, whatever it is called, and none of the standard ones.
+    # A machine of Ironic has 0 standard resources, and 1 of a class with any name.
     is_whole = all(extra_specs.get(f"resources:{name}") == "0" for name in _OF_SERVERS)
     for key, value in extra_specs.items():
         named = _RESOURCE.fullmatch(key)
@@ -326,7 +324,7 @@ def _of_group(connection: Connection, group: GroupNeeds, flavor: Any) -> Iterato
         wanted = f"group {group.name}: {group.gpus} GPU(s) per node are wanted, flavor {name}"
         if known := gpus(flavor.extra_specs or {}):
             right, told = known[0] >= group.gpus, f"has {known[0]} ({known[1]})"
-        else:  # not every cloud shows them to its users: verify checks the node itself
+        else:  # many clouds hide extra specs from users; `verify` checks the node
             right, told = True, "does not tell what it has"
         fix = None if right else "gpubed resources CLUSTER"
         yield Finding("openstack.gpus", right, f"{wanted} {told}", fix)
@@ -337,7 +335,7 @@ def _of_group(connection: Connection, group: GroupNeeds, flavor: Any) -> Iterato
 
 
 def _short(connection: Connection, wanted: Counter[str]) -> Iterator[Finding]:
-    volumes = bool(wanted["volumes"] or wanted["gigabytes"])  # existing volumes may grow
+    volumes = bool(wanted["volumes"] or wanted["gigabytes"])  # existing ones may grow
     volumes = volumes and connection.has_service("block-storage")
     quotas = _quotas(connection, volumes=volumes)
     short = {name: quota for name, quota in quotas.items() if wanted[name] > quota[1]}
@@ -355,13 +353,13 @@ def _short(connection: Connection, wanted: Counter[str]) -> Iterator[Finding]:
 
 
 def _quotas(connection: Connection, *, volumes: bool = False) -> dict[str, tuple[int, int]]:
-    """Return a project's limits, by name: the limit, and what is left of it."""
+    """Return a project's quotas by name, each as limit and remainder."""
     found: dict[str, tuple[Any, Any]] = {}
     with suppress(exceptions.NotFoundException, exceptions.ForbiddenException):
         compute: Any = connection.compute.get_limits().absolute
         for name in _COMPUTE:
             key = {"cores": "total_cores", "ram": "total_ram"}.get(name, name)
-            # The use of key pairs and group members is not reported.
+            # Nova does not report the use of key pairs and group members.
             found[name] = getattr(compute, key), getattr(compute, f"{key}_used", None)
     with suppress(exceptions.HttpException):  # older clouds report limits without use
         project = connection.current_project_id or ""
@@ -398,28 +396,28 @@ def _offer(flavor: Any, quotas: Mapping[str, tuple[int, int]]) -> Offer:
 def _require(needs: Needs, held: Needs | None, failed: list[Finding]) -> None:
     if not failed:
         connection = cloud.connect(needs.cloud, needs.region)
-        with cloud.errors("look at what the cloud has"):
+        with cloud.errors("check its capacity"):
             failed = [found for found in findings(connection, needs, held) if not found.ok]
     if failed:
         raise Refused("\n  ".join(f.message for f in failed), failed[0].fix)
 
 
 class CapacityDriver(Driver):
-    """Inputs: see `Needs`. Fails if the cloud cannot provide them."""
+    """Inputs: see `Needs`. Fails if the cloud cannot meet them."""
 
     replace_keys = frozenset({"cloud", "region"})
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
-        """Check that the cloud can provide everything."""
+        """Check that the cloud can meet all needs."""
         _require(Needs.model_validate(inputs), None, [])
         return "capacity", {}
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
-        """Return an empty result: nothing exists that could be gone."""
+        """Return an empty result: there is no resource."""
         return {}
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
-        """Check that the cloud can provide what is wanted in addition."""
+        """Check that the cloud can meet the additional needs."""
         needs, held = Needs.model_validate(news), Needs.model_validate(olds)
         _require(needs, held, shrunk(held, needs))
         return {}
@@ -431,14 +429,14 @@ class CapacityDriver(Driver):
 class LookupDriver(Driver):
     """Inputs: cloud, region, name of an image or external network.
 
-    The id is pinned: a name may mean something else tomorrow.
+    Pins the id: another image may get the name later.
     """
 
     def __init__(self, kind: str) -> None:
         self._is_image = kind == "image"
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
-        """Look the name up."""
+        """Return the id of the name."""
         connection, name = cloud.connect(inputs.get("cloud"), inputs.get("region")), inputs["name"]
         with cloud.errors(f"look for {name}"):
             look = images if self._is_image else external_networks

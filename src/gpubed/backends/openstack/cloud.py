@@ -1,9 +1,9 @@
-"""The connection to a cloud: credentials as openstacksdk reads them, errors as GpubedError.
+"""The connection to a cloud, with credentials as openstacksdk reads them.
 
-openstacksdk looks for clouds.yaml in the current folder and below $HOME, Pulumi's plugin below the
-home that the system's accounts name. Beside an entry, openstacksdk ignores OS_* variables, and the
-plugin fills what the entry lacks from them: its resources would be in another project. So the
-plugin is told file and entry, and gets no other OS_* variable.
+openstacksdk reads clouds.yaml in the current folder or below $HOME; Pulumi's plugin reads it below
+the account's home. With an entry of clouds.yaml, openstacksdk ignores OS_* variables. The plugin
+completes the entry with them, which may lead to another project, so it gets the file and the entry,
+and no other OS_* variables.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gpubed.testbeds.base import Identity
 
 _TIMEOUT_S = 60
 _LONGEST = 500
-# What openstacksdk raises for settings and answers whose types it does not check.
+# openstacksdk raises these for settings and answers of wrong types.
 _RAISED = (
     exceptions.SDKException,
     auth_errors.ClientException,
@@ -60,7 +60,7 @@ _PROJECT = (
     ("project_domain_name", "project_domain_id", *_DOMAIN, "project_id", "trust_id"),
 )
 _CREDENTIAL = "v3applicationcredential"
-# The login methods that Pulumi's plugin knows; of each line, one key must be present.
+# Login methods of Pulumi's plugin, each with tuples of keys, of which one must be present.
 _NEEDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "password": (*_USER, *_PROJECT),
     "v3password": (*_USER, *_PROJECT),
@@ -75,11 +75,11 @@ _NEEDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
 
 
 class _Unusable(Unreadable, PrerequisiteMissing):
-    """A file of credentials cannot be used."""
+    """A file of credentials is unusable."""
 
 
 class _Entry(BaseModel):
-    """The keys of an entry whose types openstacksdk does not check; there are many others."""
+    """Keys of an entry whose types openstacksdk does not check."""
 
     auth: dict[str, Any] = {}
     auth_type: str | None = None
@@ -99,7 +99,7 @@ _WHOLE = TypeAdapter[_Whole | None](_Whole | None)
 
 @cache
 def connect(cloud: str | None, region: str | None) -> Connection:
-    """Return the connection to the specification's cloud and region; asks the cloud nothing yet."""
+    """Return the connection to a cloud and region; sends no request yet."""
     name = _chosen(cloud or os.environ.get("OS_CLOUD"))
     try:
         read = OpenStackConfig().get_one(name, region_name=region, validate=False).config
@@ -122,7 +122,7 @@ def connect(cloud: str | None, region: str | None) -> Connection:
         raise PrerequisiteMissing(f"OpenStack: {reading.short(f'{place} {why}', 1000)}", fix)
     if not verify:
         raise PrerequisiteMissing(
-            f"OpenStack: {connection.config.name} is not to be verified (verify: false)",
+            f"OpenStack: {connection.config.name} has verify: false, which gpubed does not accept",
             "name its certificate authority instead: cacert: in clouds.yaml, or OS_CACERT",
         )
     return connection
@@ -135,14 +135,14 @@ def entry(connection: Connection) -> str | None:
 
 
 def interface(connection: Connection) -> str | None:
-    """Return which of the cloud's endpoints to use; None for the public ones."""
+    """Return the kind of endpoints to use; None for the public ones."""
     wanted = connection.config.get_interface()
     first = wanted[0] if isinstance(wanted, list) else wanted
     return None if first in ("public", "publicURL") else first
 
 
 def strays(connection: Connection) -> list[str]:
-    """Return the OS_* variables beside an entry of clouds.yaml, which the plugin would mix in."""
+    """Return the OS_* variables that the plugin would add to an entry of clouds.yaml."""
     if entry(connection) is None:
         return []
     own = {name for name, value in os.environ.items() if name.startswith("OS_") and value}
@@ -150,9 +150,9 @@ def strays(connection: Connection) -> list[str]:
 
 
 def plugin_variables(connected: Callable[[], Connection]) -> dict[str, str]:
-    """Return the variables that give the plugin file and entry; empty ones are to be unset."""
+    """Return variables that give the plugin file and entry; empty ones must be unset."""
     found = {}
-    with suppress(GpubedError):  # the verb connects itself, and reports it
+    with suppress(GpubedError):  # the verb connects, too, and reports the error
         if path := _files()[0]:
             found["OS_CLIENT_CONFIG_FILE"] = str(path)
         connection = connected()
@@ -163,7 +163,7 @@ def plugin_variables(connected: Callable[[], Connection]) -> dict[str, str]:
 
 def identity(connection: Connection) -> Identity | None:
     """Return the project and region of a connection; None if its token has no project."""
-    with errors("ask which project this is"):
+    with errors("ask for the project"):
         project = connection.current_project_id
     if not project:
         return None
@@ -174,14 +174,14 @@ def identity(connection: Connection) -> Identity | None:
 
 @contextmanager
 def errors(doing: str) -> Iterator[None]:
-    """Turn the client's exceptions into ours; `doing` is for the message: "list the servers"."""
+    """Turn openstacksdk's exceptions into GpubedError; `doing` completes "cannot …"."""
     try:
         yield
     except (exceptions.SDKException, auth_errors.ClientException) as error:
         raise _explained(error, f"OpenStack: cannot {doing}") from None
     except (requests.exceptions.JSONDecodeError, *_RAISED) as error:
         raise Unreadable(
-            f"OpenStack: cannot {doing}: what answers is no OpenStack service "
+            f"OpenStack: cannot {doing}: the server is no OpenStack service "
             f"({type(error).__name__}: {_first_line(error)})",
             "look at auth_url, and for a proxy in between",
         ) from error
@@ -262,7 +262,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         whole = reading.file(path, _CORRECT, error=_Unusable).yaml(_WHOLE, merges=True)
     except _Unusable as error:
-        # The parser's message may quote a password.
+        # The message may quote a password.
         if found := re.search(r"(line \d+): .*\b(alias|tag)\b", error.message):
             why = "a value begins with * or !, which YAML does not take as text: put it in quotes"
             raise _Unusable(f"OpenStack: {path}: {found[1]}: {why}", _CORRECT) from None
@@ -270,11 +270,12 @@ def _read(path: Path) -> dict[str, Any]:
     return (whole and whole.clouds) or {}
 
 
-def _faults(said: Mapping[str, Any], auth: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _faults(entry: Mapping[str, Any], auth: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the keys of an entry of clouds.yaml that are missing or invalid, with the reasons."""
     for key, value in auth.items():
         if not (value is None or isinstance(value, str)):
             yield f"auth.{key}", "must be a text: write it in quotes"
-    kind, url = said["auth_type"] or "password", said.get("auth_url")
+    kind, url = entry["auth_type"] or "password", entry.get("auth_url")
     if not url:
         yield "auth.auth_url", "is missing"
     elif not re.fullmatch(r"https?://[^/\s]+(/\S*)?", url):
@@ -282,8 +283,8 @@ def _faults(said: Mapping[str, Any], auth: Mapping[str, Any]) -> Iterator[tuple[
     if kind not in _NEEDED:
         close = nearest_name(kind, sorted(_NEEDED))
         yield "auth_type", f"is {kind!r}, by which Pulumi's plugin cannot log in: {close}"
-    elif kind != _CREDENTIAL and any(key.startswith("application_credential") for key in said):
+    elif kind != _CREDENTIAL and any(key.startswith("application_credential") for key in entry):
         yield "auth_type", f"must be {_CREDENTIAL}, since auth has an application credential"
     for keys in _NEEDED.get(kind, ()):
-        if not any(said.get(key) for key in keys):
+        if not any(entry.get(key) for key in keys):
             yield f"auth.{keys[0]}", "is missing"

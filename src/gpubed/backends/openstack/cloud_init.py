@@ -1,8 +1,8 @@
-"""The user data of a server: its host key, and the user that gpubed logs in as.
+"""The user data of a server: its host key, and the account that gpubed logs in to.
 
-The host key is made on the controller, so that it is known before the server first boots. This
-makes the user data a secret, see docs/adr/0011. Programs on a node could read it from the metadata
-service, so a unit blocks that service once cloud-init is done.
+The controller makes the host key, so that it is known before the server boots. So the user data is
+a secret (docs/adr/0011). A systemd unit blocks the metadata service once cloud-init is done, since
+any program on the node could read the user data from it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ _METADATA = "169.254.169.254"
 _UNIT = "/etc/systemd/system/gpubed-metadata.service"
 # https://docs.cloud-init.io/en/latest/reference/merging.html
 _MERGE = "list(append)+dict(no_replace,recurse_list)+str()"
-# `replace`, since a server that boots again has lost the route. Routes from DHCP have a higher
-# metric.
+# The route is lost at each boot. Routes from DHCP have a higher metric.
 _CLOSE = f"""\
 [Unit]
 Description=The metadata service is for cloud-init alone
@@ -51,10 +50,10 @@ def user_data(
     more_keys: Sequence[str] = (),
     own: str = "",
 ) -> str:
-    """Return the user data of a node, in which user `gpubed` logs in with `public_key`.
+    """Return a node's user data, with account `gpubed` for `public_key` and `more_keys`.
 
-    `more_keys` let in as well. `own` is the user's own data, in any format of cloud-init: where
-    both set a key, gpubed's counts, and lists are joined.
+    `own` is the user's own data, in any format of cloud-init. If both set a key, gpubed's counts;
+    lists are joined.
     """
     user = {"name": USER, "shell": "/bin/bash", "lock_passwd": True}
     user |= {"sudo": "ALL=(ALL) NOPASSWD:ALL", "ssh_authorized_keys": [public_key, *more_keys]}
@@ -72,7 +71,7 @@ def user_data(
     ours = "#cloud-config\n" + yaml.safe_dump(document, sort_keys=False, width=1000)
     if not own:
         return ours
-    # A boundary that stays, since other user data makes a new server.
+    # A constant boundary, since changed user data replaces the server.
     whole = MIMEMultipart(boundary="=" * 8 + sha256((ours + own).encode()).hexdigest())
     whole.attach(MIMEText(ours, "cloud-config"))
     theirs = MIMEText(own, "plain")  # cloud-init reads the kind from the first line
@@ -93,7 +92,7 @@ class HostKeyDriver(Driver):
         self._paths = paths
 
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
-        """Compare with the file: a lost key is made again, which replaces the node."""
+        """Replace the key, and so the node, if its file was lost or changed."""
         if secret.public_key(key_path(self._paths, news["name"])) != result.get("public"):
             return Change(replace=["public"])
         return super().diff(result, olds, news)
@@ -104,7 +103,7 @@ class HostKeyDriver(Driver):
         return f"{inputs['uuid']}/{inputs['name']}", {"public": public}
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
-        """Return the public half; None when the file is gone."""
+        """Return the public half; None if the file is gone."""
         public = secret.public_key(key_path(self._paths, inputs["name"]))
         return {"public": public} if public else None
 

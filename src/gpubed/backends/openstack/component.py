@@ -15,7 +15,7 @@ from pulumi_openstack import Provider, blockstorage, compute, networking
 
 from gpubed.backends.component import Component
 from gpubed.backends.openstack import capacity, cloud, cloud_init, existing, labels
-from gpubed.backends.openstack.config import ID, Attachment, gib, options
+from gpubed.backends.openstack.config import ID, Attachment, Config, gib
 from gpubed.core import reading
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import Project
@@ -24,9 +24,9 @@ from gpubed.testbeds import uncreated_nodes
 from gpubed.testbeds.resources import Capacity, HostKey, Image, Network
 
 _BACKEND = "openstack"
-# Nodes start at the tenth address; the cloud's own DHCP servers take some of these.
+# Addresses of the subnet for the cloud's DHCP servers; nodes start at the tenth.
 _POOL = (2, 9)
-# Ironic writes an image to a machine's disk, and tests the machine, before it is ACTIVE.
+# Ironic tests a machine and writes the image to its disk before it is ACTIVE.
 _TIMES = pulumi.CustomTimeouts(create="90m")
 _POLICIES = {"soft": "soft-anti-affinity", "hard": "anti-affinity"}
 
@@ -42,10 +42,10 @@ class Cluster(Component):
         opts: pulumi.ResourceOptions | None,
     ) -> None:
         super().__init__(_BACKEND, plan.cluster, opts)
-        self._plan, self.config, self._uuid = plan, options(plan.spec), uuid
+        self._plan, self.config, self._uuid = plan, Config.of(plan.spec.backend), uuid
         self._public_key = public_key
-        self._find = cache(partial(existing.find, self.connection))  # many nodes name the same
-        # The program, of which projects hold copies, passes only a plan.
+        self._find = cache(partial(existing.find, self.connection))  # once for all nodes
+        # Not an argument: projects have copies of the program, which passes only a plan.
         self._cluster = Project.find().cluster(plan.cluster)
         self._tags = uuid.apply(lambda known: labels.tags(plan.cluster, known))
         needs = capacity.Needs.of(plan).model_dump(mode="json")
@@ -102,7 +102,7 @@ class Cluster(Component):
         )
 
     def _door(self, head: _Made) -> pulumi.Output[str]:
-        """Return the address at which the head answers from outside."""
+        """Return the address of the head from outside."""
         wanted, port_id = self.config.floating_ip, head.port.id
         if wanted is False:
             return head.addresses[0]
@@ -112,8 +112,8 @@ class Cluster(Component):
                 "door", floating_ip=str(wanted), port_id=port_id, opts=options
             )
             return associated.floating_ip
-        # A floating address needs a router, and blocks that router's removal: an input that
-        # depends on the router makes the address go first.
+        # A floating address blocks the removal of its router: as an input depends on the router, a
+        # new router replaces the address first.
         pool = pulumi.Output.all(*(router.id for router in self.routers)).apply(
             lambda _: str(self.config.external_network)
         )
@@ -121,9 +121,9 @@ class Cluster(Component):
         return made.address
 
     def native(self, *after: pulumi.Resource, **more: Any) -> pulumi.ResourceOptions:
-        """Return the options of the cloud's own resources, which come after the capacity check.
+        """Return the options of the cloud's resources, which depend on the capacity check.
 
-        Addresses, key names and rules are reused, so that the old resource is deleted first.
+        A replacement reuses addresses and names, so the old resource is deleted first.
         """
         return pulumi.ResourceOptions(
             parent=self,
@@ -134,7 +134,7 @@ class Cluster(Component):
 
     @cached_property
     def connection(self) -> Connection:
-        """The cloud, for what exists there."""
+        """The cloud, to look up existing resources."""
         return cloud.connect(self.config.cloud, self.config.region)
 
     @property
@@ -148,13 +148,13 @@ class Cluster(Component):
     def make(
         self, kind: Any, name: str, *after: pulumi.Resource, in_use: bool = False, **inputs: Any
     ) -> Any:
-        """Declare a resource that has tags; of one that is `in_use`, the new one is made first."""
+        """Declare a resource with tags; one that is `in_use` is deleted after its replacement."""
         options = self.native(*after, delete_before_replace=not in_use)
         return kind(name, name=self.name(name), **self.owner, **inputs, opts=options)
 
     @property
     def owner(self) -> dict[str, pulumi.Output[Any]]:
-        """Tags and description, where both exist; the plugin sets tags in a second call."""
+        """Tags, and a description, since the plugin sets tags only in a second call."""
         return {"tags": self._tags, "description": self._tags.apply(" ".join)}
 
     def _metadata(self, /, **more: str) -> pulumi.Output[dict[str, str]]:
@@ -170,9 +170,8 @@ class Cluster(Component):
                 f"would mix it with {', '.join(strays)}",
                 'eval "$(gpubed env CLUSTER)" in this shell unsets them',
             )
-        # Named after the cloud: another cloud is another provider, so that nothing is left on the
-        # old one. All settings that openstacksdk found are passed, because the plugin looks for
-        # them elsewhere.
+        # The name contains the cloud: another cloud is another provider, whose resources replace
+        # the old ones. The plugin gets openstacksdk's settings, since it looks for them elsewhere.
         return Provider(
             "-".join(part for part in (_BACKEND, cloud_name, region) if part),
             cloud=cloud.entry(connection),
@@ -307,10 +306,10 @@ class Cluster(Component):
             metadata=self._metadata(**{**wanted.metadata, labels.GROUP: node.group}),
             tags=wanted.tags or None,
             config_drive=wanted.config_drive,
-            # The default leaves a stopped server as it is.
+            # By default, the plugin leaves a stopped server stopped.
             power_state="active",
-            # Without a route out, cloud-init would wait for one. A rebuilt server would keep its
-            # id and pass for ready.
+            # cloud-init waits for a route to the outside. A rebuilt server would keep its id, so it
+            # would count as configured.
             opts=self.native(*self.routers, replace_on_changes=["imageId"], custom_timeouts=_TIMES),
             **boot,
         )
@@ -333,7 +332,7 @@ class Cluster(Component):
                 metadata=self._metadata(**({} if wish.delete else {labels.KEEP: "true"})),
                 opts=self.native(retain_on_delete=True, delete_before_replace=False),
             )
-            # One after the other: a server names its disks in the order of their attachment.
+            # In order: it determines the names of disks on the server.
             before = [
                 compute.VolumeAttach(
                     name, instance_id=server.id, volume_id=volume.id, opts=self.native(*before)
@@ -371,7 +370,7 @@ class _Segment:
             self.mtu: pulumi.Input[int] = self.found.mtu
             return
         dns, subnet = [str(address) for address in cluster.config.dns], plan.subnet
-        # The cloud chooses the control network's packet size.
+        # The cloud chooses the control network's MTU.
         mtu, way = plan.mtu, dict[str, Any](no_gateway=True)
         if gateway:
             mtu, way = None, {"gateway_ip": str(subnet[1]), "dns_nameservers": dns or None}
@@ -387,12 +386,12 @@ class _Segment:
             **way,
         )
         self.subnets, self.mtu = [made.id], network.mtu
-        # A cloud keeps a subnet while ports are on it. The plugin would move a port's address to
-        # another subnet in place; an input that cannot change makes the port go first.
+        # A subnet with ports cannot be deleted. The plugin would move a port to another subnet in
+        # place; as `network_id` depends on the subnet, the port is replaced before.
         self._network_id = pulumi.Output.all(network.id, made.id).apply(lambda ids: ids[0])
 
     def granted(self, plan: NetworkPlan) -> NetworkPlan:
-        """Return the network as it is."""
+        """Return the plan with the subnet of an existing network."""
         there = self.found and self.found.addresses
         return plan.model_copy(update={"subnet": there}) if there else plan
 
@@ -405,7 +404,7 @@ class _Segment:
     ) -> tuple[networking.Port, pulumi.Output[str]]:
         """Declare a node's port, and return it with its address.
 
-        The cloud chooses an address on an existing network.
+        On an existing network, the cloud chooses the address.
         """
         found, wanted, inputs = self.found, self._wanted, dict[str, Any]()
         fixed = [{"subnet_id": id_} for id_ in self.subnets]
@@ -425,7 +424,7 @@ class _Segment:
         port: networking.Port = self._cluster.make(
             networking.Port,
             f"{node}-{self._purpose}",
-            *self._cluster.routers,  # the floating address depends on it, and goes with the port
+            *self._cluster.routers,  # the port's floating address depends on it
             network_id=self._network_id,
             fixed_ips=fixed,
             qos_policy_id=qos.id if qos else None,

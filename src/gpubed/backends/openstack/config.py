@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from ipaddress import IPv4Address, IPv4Network, IPv6Network
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -14,12 +14,9 @@ from gpubed.spec import sections
 from gpubed.spec.backend_config import BackendConfig
 from gpubed.spec.sections import FILE, IpAddress, KeyFile, Section, User, any_network
 
-if TYPE_CHECKING:
-    from gpubed.spec.clusterspec import ClusterSpec
-
 ID = re.compile(r"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}")
 
-# The cloud counts in whole GiB: `6` would mean six bytes, and give a volume of one GiB.
+# Clouds count in GiB: `6` would mean six bytes, rounded up to one GiB.
 Volume = Annotated[Bytes, Field(ge=2**30)]
 Text = Annotated[str, Field(min_length=1, max_length=255)]
 Id = Annotated[str, Field(pattern=wording.pattern(rf"^{ID.pattern}$", "a UUID"))]
@@ -80,7 +77,7 @@ class Attachment(Section):
 
 
 class ServerOptions(Section):
-    """What the servers of one node group are made from; what is absent is as for all groups."""
+    """Options of the servers of a node group; absent ones are those of all groups."""
 
     flavor: Text | None = Field(default=None, description="name or UUID of a flavor of the cloud")
     availability_zone: Text | None = Field(
@@ -122,7 +119,7 @@ class ServerOptions(Section):
 
 
 class NetworkOptions(Section):
-    """Which networks nodes are on, and how they are reached."""
+    """The networks of nodes, and the way to reach them."""
 
     external_network: Text | None = Field(
         default=None,
@@ -174,7 +171,7 @@ class Config(ServerOptions, NetworkOptions, BackendConfig):
     dns: tuple[IpAddress, ...] = Field(default=(), description="name servers; else the cloud's")
 
     def server(self, group: str) -> Server:
-        """Return what the servers of a node group are made from."""
+        """Return all options of the servers of a node group."""
         common = {name: getattr(self, name) for name in ServerOptions.model_fields}
         own = self.groups.get(group, ServerOptions())
         return Server.model_validate({**common, **own.model_dump(exclude_unset=True)})
@@ -186,7 +183,7 @@ class Config(ServerOptions, NetworkOptions, BackendConfig):
 
     @property
     def where(self) -> dict[str, Any]:
-        """What a driver needs to find the cloud."""
+        """The inputs by which drivers find the cloud."""
         return {"cloud": self.cloud, "region": self.region}
 
 
@@ -196,12 +193,6 @@ class Server(ServerOptions):
     flavor: Text
 
 
-def options(spec: ClusterSpec) -> Config:
-    """Return the options of a specification that is known to name this backend."""
-    assert isinstance(spec.backend, Config)  # noqa: S101
-    return spec.backend
-
-
 def gib(size: int) -> int:
-    """Return a size in whole GiB, rounded up, as volumes have it."""
+    """Return a size in bytes as GiB, rounded up."""
     return -(-size // 2**30)

@@ -1,7 +1,7 @@
-"""What a cluster uses of a cloud and does not make: networks, routers, addresses, groups, keys.
+"""Existing resources that a cluster uses: networks, routers, addresses, groups, keys, reservations.
 
-It is looked for before the first create, and never changed or deleted. Reservations are Blazar's
-(API v1), which openstacksdk does not know.
+They are checked before the first create, and never changed or deleted. Reservations are those of
+Blazar (API v1), which openstacksdk does not support.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Segment:
-    """A network that exists, and what nodes get of it; networks and subnets are UUIDs."""
+    """An existing network; networks and subnets are UUIDs."""
 
     network: str
     subnets: tuple[str, ...]
-    addresses: IPv4Network | IPv6Network  # of the first subnet: the others know nodes by these
+    addresses: IPv4Network | IPv6Network  # of the first subnet, by which nodes reach each other
     mtu: int
 
 
@@ -78,9 +78,9 @@ class _Leases(BaseModel):
 
 
 def find(connection: Connection, kind: str, name: str, key: str = "", **query: Any) -> Any:
-    """Return the one thing of a name or UUID that the project may use.
+    """Return the resource of a name or UUID that the project may use.
 
-    Raises `Refused`, with the nearest name; `key` is the one of cluster.yml to correct.
+    Raises `Refused` if there are none or several; `key` is the key of cluster.yml to correct.
     """
     service, noun, usual = _KINDS[kind]
     key = key or f"backend.{usual}"
@@ -93,7 +93,7 @@ def find(connection: Connection, kind: str, name: str, key: str = "", **query: A
         for thing in found
         if getattr(thing, "project_id", None) in (None, project)
         or getattr(thing, "is_shared", False)
-        or kind == "subnet"  # who may use the network may use these
+        or kind == "subnet"  # usable as its network is
     ]
     if len(usable) > 1:
         ids = ", ".join(thing.id for thing in usable)
@@ -108,7 +108,7 @@ def find(connection: Connection, kind: str, name: str, key: str = "", **query: A
 
 
 def segment(connection: Connection, purpose: str, wanted: Attachment) -> Segment:
-    """Return the network that nodes are attached to; `purpose` is `control` or `experiment`."""
+    """Return the existing network for a `purpose`, `control` or `experiment`."""
     key = f"backend.{purpose}"
     network = find(connection, "network", wanted.network or "", f"{key}.network")
     if network.is_port_security_enabled is False and wanted.port_security:
@@ -130,9 +130,9 @@ def segment(connection: Connection, purpose: str, wanted: Attachment) -> Segment
         )
     if first.ip_version == 6 and purpose == "experiment":
         raise Refused(
-            f"subnet {first.name} is one of IPv6: collectives use IPv4", f"another {key}.subnet"
+            f"subnet {first.name} has IPv6 addresses: collectives use IPv4", f"another {key}.subnet"
         )
-    # Nodes that are reached over IPv6 install packages over IPv4, too, where the network has it.
+    # With IPv6 for logins, nodes also get IPv4 for downloads, if the network has it.
     more = [others[0].id] if first.ip_version == 6 and len(others) == 1 else []
     return Segment(network.id, (first.id, *more), ip_network(first.cidr), network.mtu)
 
@@ -155,7 +155,7 @@ def reservation(connection: Connection, id_: str) -> Lease:
 
 
 def way(bastions: tuple[Bastion, ...]) -> list[dict[str, Any]]:
-    """Return the hops to the head; PrerequisiteMissing if a bastion's host key is not known."""
+    """Return the hops to the head; raise PrerequisiteMissing without a bastion's host key."""
     hops = []
     for there in bastions:
         known = tuple[str, ...]()
@@ -180,9 +180,9 @@ def findings(
     *,
     is_held: bool = False,
 ) -> list[Finding]:
-    """Look for everything that a cluster uses and does not make.
+    """Check all existing resources that a cluster uses.
 
-    `is_held` says that the floating address may be in use, by the cluster itself.
+    `is_held` tells that the cluster itself may use the floating address already.
     """
     looks = dict[str, Callable[[], Any]]()
     for purpose in ("control", "experiment"):
@@ -205,17 +205,17 @@ def findings(
         looks |= {f"{k} {name}": partial(find, connection, k, name) for k, name in named if name}
         if id_ := server.reservation:
             looks[f"reservation {id_}"] = partial(_running, connection, id_)
-    return [_judged(what, look) for what, look in looks.items()]
-
-
-def _judged(what: str, look: Callable[[], Any]) -> Finding:
-    id_ = f"openstack.{what.rpartition(' ')[0]}"
-    try:
-        with cloud.errors(f"look for {what}"):
-            look()
-    except GpubedError as error:
-        return Finding(id_, False, error.message, error.hint or "ask the cloud's operators")
-    return Finding(id_, True, what)
+    found = []
+    for what, look in looks.items():
+        id_ = f"openstack.{what.rpartition(' ')[0]}"
+        try:
+            with cloud.errors(f"look for {what}"):
+                look()
+            found.append(Finding(id_, True, what))
+        except GpubedError as error:
+            fix = error.hint or "ask the cloud's operators"
+            found.append(Finding(id_, False, error.message, fix))
+    return found
 
 
 def _router(connection: Connection, options: NetworkOptions) -> None:

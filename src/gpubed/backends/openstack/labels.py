@@ -1,8 +1,8 @@
-"""Labels that tie cloud resources to a cluster: tags, metadata, or names.
+"""Labels of a cluster's cloud resources: tags, metadata, or names.
 
-Networks, ports, routers and the like have tags, and a description with the same content, since a
-killed run may have left them without tags. Servers and volumes have metadata. Key pairs and server
-groups have only their names, so those end in the whole UUID.
+Network resources have tags, and a description with the same content, since a killed run may have
+left them without tags. Servers and volumes have metadata. Key pairs and server groups have only
+names, which end in the whole UUID.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ NAME = "gpubed.name"
 GROUP = "gpubed.group"
 KEEP = "gpubed.keep"  # of volumes that `gpubed down` leaves
 
-# For each kind that can be listed: the plugin's type, and openstacksdk's service and noun; in the
-# order in which they can be removed.
+# For each kind, in the order of removal: the plugin's type, and openstacksdk's service and noun.
 KINDS = {
     "server": ("compute/instance:Instance", "compute", "server"),
     "floating address": ("networking/floatingIp:FloatingIp", "network", "ip"),
-    # Ports go first: a floating address that stays would hold the router's interface.
+    # Before the router's interface, which a port with a floating address would block.
     "port": ("networking/port:Port", "network", "port"),
     "router interface": ("networking/routerInterface:RouterInterface", "network", "port"),
     "router": ("networking/router:Router", "network", "router"),
@@ -42,7 +41,7 @@ def metadata(cluster: str, uuid: str) -> dict[str, str]:
 
 
 def tags(cluster: str, uuid: str) -> list[str]:
-    """Return the tags of resources that can have tags; at most 60 characters each."""
+    """Return the tags of network resources; at most 60 characters each."""
     return [f"{key}={value}" for key, value in metadata(cluster, uuid).items()]
 
 
@@ -53,16 +52,16 @@ def name(cluster: str, uuid: str, thing: str) -> str:
 
 def uuid_of(thing: Any, cluster: str) -> str | None:
     """Return the UUID in a resource's labels; None if it belongs to no cluster of this name."""
-    said: Mapping[str, str] | None = getattr(thing, "metadata", None)
-    if said is None:
+    found: Mapping[str, str] | None = getattr(thing, "metadata", None)
+    if found is None:
         # A killed run may have left only one of the two.
         words = [*(getattr(thing, "tags", None) or ()), *(thing.description or "").split()]
-        said = dict(word.split("=", 1) for word in words if "=" in word)
-    return said.get(CLUSTER, "") if said.get(NAME) == cluster else None
+        found = dict(word.split("=", 1) for word in words if "=" in word)
+    return found.get(CLUSTER, "") if found.get(NAME) == cluster else None
 
 
 def uuid_of_name(found: str, cluster: str) -> str | None:
-    """Return the UUID at the end of a name; None if the name is not of a cluster of this name."""
+    """Return the UUID at the end of a resource's name; None if that names another cluster."""
     uuid = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
     match = re.fullmatch(rf"gpubed-{re.escape(cluster)}-({uuid})", found)
     return match[1] if match else None

@@ -1,4 +1,4 @@
-"""A cluster's view of a cloud, read from OpenStack itself by tags, metadata and names."""
+"""The operations of a cluster on a cloud; finds resources by tags, metadata and names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from openstack.connection import Connection
 from gpubed.backends.openstack import capacity, cloud, labels
 from gpubed.backends.openstack.capacity import Needs
 from gpubed.backends.openstack.cloud_init import HostKeyDriver
-from gpubed.backends.openstack.config import options
+from gpubed.backends.openstack.config import Config
 from gpubed.backends.openstack.existing import reservation
 from gpubed.core import reading, record
 from gpubed.core.errors import GpubedError, Refused
@@ -52,24 +52,24 @@ _ENDS = "wait until that has ended; if it does not: openstack server reboot --ha
 
 
 class OpenStackTestbed(Testbed):
-    """The project and region that a cluster's specification leads to."""
+    """The project and region of a cluster."""
 
     @cached_property
     def _connection(self) -> Connection:
-        config = options(self.reach.specification)
+        config = Config.of(self.reach.specification.backend)
         return cloud.connect(config.cloud, config.region)
 
     def _is_own(self, thing: Any) -> bool:
         """Return whether a resource is this cluster's, and not another's of the same name."""
-        uuid = record.uuid(self.paths)  # the first run keeps the UUID before it makes resources
+        uuid = record.uuid(self.paths)  # recorded before the first resource is made
         return uuid is not None and labels.uuid_of(thing, self.paths.name) == uuid
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
-        """Look at tools, credentials, clock, quota, flavors, images and networks."""
-        return [*tools(), *self._looked(plans.plan(spec))]
+        """Check tools, credentials, clock, quota, flavors, images and networks."""
+        return [*tools(), *self._checked(plans.plan(spec))]
 
-    def _looked(self, plan: ClusterPlan) -> Iterator[Finding]:
-        config = options(plan.spec)
+    def _checked(self, plan: ClusterPlan) -> Iterator[Finding]:
+        config = Config.of(plan.spec.backend)
         try:
             connection = cloud.connect(config.cloud, config.region)
             with cloud.errors("log in"):
@@ -94,11 +94,11 @@ class OpenStackTestbed(Testbed):
         return cloud.plugin_variables(lambda: self._connection)
 
     def driver(self, kind: str) -> Driver:
-        """Return the driver of a host key, or of a look at the cloud."""
+        """Return the driver of a host key, check or look-up."""
         return HostKeyDriver(self.paths) if kind == "hostkey" else super().driver(kind)
 
     def describe(self, allocation: Allocation) -> dict[str, str]:
-        """Return each node's state: ready, stopped, missing, or else Nova's word."""
+        """Return each node's state: ready, stopped, missing, or Nova's own status."""
         with cloud.errors("list the servers"):
             servers = self._connection.compute.servers(details=True)
             states = {server.id: server.status for server in servers}
@@ -106,19 +106,18 @@ class OpenStackTestbed(Testbed):
         return {name: _WORDS.get(state, str(state).lower()) for name, state in found.items()}
 
     def restart(self, allocation: Allocation, node: Node) -> None:
-        """Have Nova reboot a server as its power switch does (a hard reboot), and wait for it."""
+        """Have Nova reboot a server (hard reboot), and wait for it."""
         compute = self._connection.compute
         with cloud.errors(f"reboot server {node.id} of {node.name}"):
             server = compute.get_server(node.id)
             if labels.uuid_of(server, allocation.cluster) != allocation.uuid:
                 raise Refused(f"server {node.id} does not bear the mark of {allocation.cluster}")
             compute.reboot_server(server, "HARD")
-            # Nova sets the reboot state before it answers, but the server read above still says
-            # ACTIVE.
+            # Reads the server again: the state read above is ACTIVE.
             compute.wait_for_server(compute.get_server(node.id), wait=_WITHIN_S)
 
     def identity(self) -> Identity | None:
-        """Return the project and region that answer; other credentials lead elsewhere."""
+        """Return the project and region of the credentials."""
         return cloud.identity(self._connection)
 
     def unrefreshable(self) -> GpubedError | None:
@@ -129,8 +128,8 @@ class OpenStackTestbed(Testbed):
             if server.status not in _READABLE and self._is_own(server):
                 way_back = _WAY_BACK.get(server.status, _ENDS).format(id=server.id)
                 return Refused(
-                    f"server {server.name} is in the state {server.status}, in which Pulumi's "
-                    "plugin reads none",
+                    f"server {server.name} is in the state {server.status}, which Pulumi's plugin "
+                    "cannot read",
                     f"{way_back}; then: gpubed up {self.paths.name}",
                 )
         return None
@@ -150,10 +149,10 @@ class OpenStackTestbed(Testbed):
         ]
 
     def existing(self) -> list[Existing]:
-        """Return everything with the cluster's name in the cloud, in the order of its removal."""
+        """Return all resources with the cluster's name, in the order of removal."""
         found = []
         for kind in labels.KINDS:
-            with cloud.errors(f"list what there is of kind {kind}"):
+            with cloud.errors(f"list resources of kind {kind}"):
                 things = [self._thing(kind, *pair) for pair in self._listed(kind)]
             found += sorted(things, key=lambda thing: (thing.name, thing.id))
         return found
@@ -180,7 +179,7 @@ class OpenStackTestbed(Testbed):
             if kind != "router interface":
                 yield thing, uuid
                 continue
-            # The router may be one that existed.
+            # Found by its network, since the router may be an existing one.
             for port in connection.network.ports(network_id=thing.id):
                 if "router_interface" in port.device_owner:
                     yield port, uuid
@@ -213,39 +212,37 @@ class OpenStackTestbed(Testbed):
                 proxy.wait_for_delete(there, wait=_WITHIN_S)
 
     def lease(self, allocation: Allocation) -> Lease:
-        """Return the earliest end of the leases whose reservations nodes hold."""
+        """Return the earliest end of the reservations of nodes."""
         spec = self.reach.specification
-        ids = {options(spec).server(group.name).reservation for group in spec.nodes}
+        ids = {Config.of(spec.backend).server(group.name).reservation for group in spec.nodes}
         with cloud.errors("ask for the end of the reservation"):
             ends = [reservation(self._connection, id_).end_date for id_ in ids if id_]
         return Lease(min(ends, default=None))
 
     def renew(self, allocation: Allocation, until: datetime) -> Lease:
-        """Refuse: reservations are renewed by their owner."""
+        """Refuse: only the user renews reservations."""
         if self.lease(allocation).granted_until is None:
             return super().renew(allocation, until)
         prolong = "openstack reservation lease update --prolong-for 1d LEASE"
         raise Refused("nodes hold a reservation of yours, which gpubed does not renew", prolong)
 
     def resources(self, spec: ClusterSpec) -> list[Offer]:
-        """Return the flavors, and for how many servers of each the quota still has room."""
+        """Return the flavors, each with the number of servers that the quota allows."""
         return capacity.offers(spec)
 
-    def fits(self, plan: ClusterPlan) -> list[Finding]:
-        """Return why the cloud cannot give the cluster now."""
-        return self.refusals(plan)
-
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
-        """Return what the cloud lacks: quota, flavors, images, networks, addresses."""
+        """Return shortages: quota, flavors, images, networks, addresses; and impossible changes."""
         before = self._applied()
         shrunk = capacity.shrunk(before, Needs.of(plan)) if before else []
         lacking = [finding for finding in self._capacity(plan) if not finding.ok]
         return [*capacity.moved(plan, self.paths), *shrunk, *lacking]
 
+    fits = refusals
+
     def _capacity(self, plan: ClusterPlan) -> list[Finding]:
         needs, uuid = Needs.of(plan), record.uuid(self.paths)
         connection = cloud.connect(needs.cloud, needs.region)
-        with cloud.errors("look at what the cloud has"):
+        with cloud.errors("check its capacity"):
             held = capacity.held(connection, needs, self._applied(), plan.cluster, uuid)
             return capacity.findings(connection, needs, held)
 
@@ -263,10 +260,10 @@ def tools() -> list[Finding]:
         return [Finding("openstack.engine", False, "backend openstack needs Pulumi's CLI", _FIX)]
     cli = Finding("openstack.engine", True, f"Pulumi CLI at {path}")
     wanted, command = version("pulumi_openstack"), [path, "plugin", "ls", "--json"]
-    said = subprocess.run(command, check=False, capture_output=True, text=True).stdout
+    output = subprocess.run(command, check=False, capture_output=True, text=True).stdout
     listed = list[dict[str, Any]]()
     with suppress(Unreadable):
-        listed = reading.reply(said, "what Pulumi has installed").json(list[dict[str, Any]])
+        listed = reading.reply(output, "Pulumi's list of plugins").json(list[dict[str, Any]])
     there = [found.get("version") for found in listed if found.get("name") == "openstack"]
     right = wanted in there or shutil.which("pulumi-resource-openstack") is not None
     message = f"Pulumi's openstack plugin {wanted}" + ("" if right else " is not installed")

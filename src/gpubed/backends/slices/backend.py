@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpubed.backends.slices.config import of
+from gpubed.backends.slices.config import Config
 from gpubed.spec.clusterspec import Problem
 from gpubed.testbeds.base import Backend
 
@@ -12,11 +12,8 @@ from gpubed.testbeds.base import Backend
 if TYPE_CHECKING:
     import pulumi
 
-    from gpubed.backends.slices.testbed import SlicesTestbed
-    from gpubed.core.paths import ClusterPaths
     from gpubed.spec.clusterspec import ClusterSpec
     from gpubed.spec.plan import ClusterPlan
-    from gpubed.testbeds.options import TestbedOptions
 
 
 class SlicesBackend(Backend):
@@ -27,34 +24,28 @@ class SlicesBackend(Backend):
     boots_within_s = 600.0
     exchanges_keys = False
     lists_nodes = True
-    the_way_back = "put `project`, `experiment` and `infra` of cluster.yml's `backend:` back"
-
-    def bind(self, reach: TestbedOptions, paths: ClusterPaths) -> SlicesTestbed:
-        """Return the testbed as a cluster sees it."""
-        from gpubed.backends.slices.testbed import SlicesTestbed
-
-        return SlicesTestbed(self, reach, paths)
+    return_hint = "put `project`, `experiment` and `infra` of cluster.yml's `backend:` back"
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Refuse unknown groups and images, links, and a shared volume."""
-        config, found = of(spec), list[Problem]()
+        config, found = Config.of(spec.backend), list[Problem]()
         groups, images = [group.name for group in spec.nodes], ", ".join(config.images)
         for name in config.flavors.keys() - set(groups):
-            said, where = f"there is no node group {name!r}", ("backend", "flavors", name)
-            found.append(Problem(where, said, ", ".join(groups)))
+            why, where = f"there is no node group {name!r}", ("backend", "flavors", name)
+            found.append(Problem(where, why, ", ".join(groups)))
         for place, group in enumerate(spec.nodes):
             if group.image not in config.images:
-                said = f"backend.images names no disk image of SLICES for {group.image!r}"
-                found.append(Problem(("nodes", place, "image"), said, images))
+                why = f"backend.images names no disk image of SLICES for {group.image!r}"
+                found.append(Problem(("nodes", place, "image"), why, images))
         if spec.networks.experiment:
-            said = "links are not ordered here: nodes use the network that SLICES gives them"
-            found.append(Problem(("networks", "experiment"), said, "leave it out"))
+            why = "SLICES makes no links: nodes use its own network"
+            found.append(Problem(("networks", "experiment"), why, "leave it out"))
         elif spec.count > 1 and spec.networks.control.subnet is None:
-            said = "control.subnet is missing: jobs communicate over it"
-            found.append(Problem(("networks",), said, "the network of the machines' addresses"))
+            why = "control.subnet is missing: jobs communicate over it"
+            found.append(Problem(("networks",), why, "the network of the machines' addresses"))
         if spec.storage.shared.provider == "volume":
-            said = "SLICES mounts no volume on several machines"
-            found.append(Problem(("storage", "shared", "provider"), said, "auto, nfs"))
+            why = "SLICES mounts no volume on several machines"
+            found.append(Problem(("storage", "shared", "provider"), why, "auto, nfs"))
         return found
 
     def component(
@@ -68,7 +59,7 @@ class SlicesBackend(Backend):
         from gpubed.backends.component import Component
         from gpubed.testbeds.resources import Node
 
-        config, cluster = of(plan.spec), Component(self.name, plan.cluster, opts)
+        config, cluster = Config.of(plan.spec.backend), Component(self.name, plan.cluster, opts)
         common: dict[str, Any] = {
             "cluster": plan.cluster,
             "uuid": uuid,
@@ -84,8 +75,3 @@ class SlicesBackend(Backend):
             own["image"] = config.images[node.image]
             found.append(Node(node.name, self.name, own, cluster.children).result)
         return cluster.grant(plan, uuid, found)
-
-
-def create() -> SlicesBackend:
-    """Make the backend; the registry calls this."""
-    return SlicesBackend()

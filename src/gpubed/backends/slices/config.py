@@ -1,6 +1,6 @@
 """Options of the slices backend."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -9,17 +9,14 @@ from gpubed.core.units import Seconds
 from gpubed.spec.backend_config import BackendConfig
 from gpubed.spec.sections import FILE
 
-if TYPE_CHECKING:
-    from gpubed.spec.clusterspec import ClusterSpec
-
-# As an argument of a command, none may pass for an option.
+# None may look like an option of a command.
 _WORD = wording.pattern(r"^[A-Za-z0-9][\w.-]*$", "letters, digits, '.', '_' and '-', no mark first")
 Word = Annotated[str, Field(pattern=_WORD)]
 File = Annotated[str, Field(pattern=FILE)]
 
 
 class Config(BackendConfig):
-    """Machines of SLICES' basic infrastructure, had through the command `slices`."""
+    """Machines of SLICES' basic infrastructure, managed by the command `slices`."""
 
     plans_addresses = False
     leases = True
@@ -43,9 +40,3 @@ class Config(BackendConfig):
     )
     known_hosts: File = Field(default="~/.ssh/known_hosts", description="with the bastion's key")
     patience: Seconds = Field(default=2700.0, ge=1, description="for machines that are being made")
-
-
-def of(spec: "ClusterSpec") -> Config:
-    """Return the options of a specification that names this backend."""
-    assert isinstance(spec.backend, Config)  # noqa: S101
-    return spec.backend

@@ -1,7 +1,7 @@
-"""The driver that makes a machine a node.
+"""The driver that makes a machine of SLICES a node.
 
-The machine's host key is made here and handed over in its user data, so that nothing else can
-answer in its place; the private half is in a file, never in the state.
+The controller makes the machine's host key and sends it in the user data, so that no other machine
+can impersonate the node. The private half is in a file, never in the state.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class NodeDriver(Driver):
         self._paths = paths
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
-        """Ask for a machine, unless an interrupted run did, and wait until it is up."""
-        config, tool, name = _asked(inputs)
+        """Request a machine, unless an interrupted run did, and wait until it is up."""
+        config, tool, name = _resolved(inputs)
         found = tool.machine(name)
         if found and not self._key(inputs).exists():
-            tool.destroy(name)  # nothing proves any more which machine it is
+            tool.destroy(name)  # its host key is lost, so it cannot be verified
             found = None
         if found is None:
             self._request(tool, name, inputs)
@@ -48,27 +48,27 @@ class NodeDriver(Driver):
         while not (found and found.status == "up" and found.ssh_logins):
             status = found.status if found else "not listed"
             if re.search("fail|error", status, re.IGNORECASE) or time.monotonic() > deadline:
-                said = f"{inputs['name']}: machine {name} is {status}"
-                raise NodeFailed(said, f"slices bi list --experiment {tool.experiment}")
+                why = f"{inputs['name']}: machine {name} is {status}"
+                raise NodeFailed(why, f"slices bi list --experiment {tool.experiment}")
             time.sleep(LOOK_S)
             found = tool.machine(name)
         return found.id, self._result(config, found, inputs)
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
         """Return the node's data as `create` does; None if the machine or its key is gone."""
-        config, tool, name = _asked(inputs)
+        config, tool, name = _resolved(inputs)
         found = tool.machine(name)
         if not (found and found.id == id and found.ssh_logins and self._key(inputs).exists()):
             return None
         return self._result(config, found, inputs)
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
-        """Return the node as it is reached now: nothing of the machine changes."""
+        """Return the node with its present login; the machine does not change."""
         return self.create(news)[1]
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
         """Remove the machine and its host key."""
-        _, tool, name = _asked(inputs)
+        _, tool, name = _resolved(inputs)
         tool.destroy(name)
         self._key(inputs).unlink(missing_ok=True)
 
@@ -83,12 +83,12 @@ class NodeDriver(Driver):
         data["ssh_authorized_keys"] = [inputs["public_key"]]
         user_data = "#cloud-config\n" + yaml.safe_dump(data, sort_keys=False, width=1000)
         until = datetime.now(UTC) + timedelta(seconds=inputs["lease_s"])
-        with _ONE_BY_ONE:  # all nodes are in the experiment
+        with _ONE_BY_ONE:  # all nodes share the experiment
             tool.hold_experiment(until)
         try:
             tool.request(name, inputs["flavor"], inputs["image"], user_data, until)
         except Refused as error:
-            if tool.machine(name) is None:  # else the command of a killed run went on and made it
+            if tool.machine(name) is None:  # else the command of a killed run has made it
                 raise NodeFailed(f"{inputs['name']}: {error.message}") from None
 
     def _result(self, config: Config, found: Machine, inputs: Properties) -> dict[str, Any]:
@@ -98,8 +98,8 @@ class NodeDriver(Driver):
         return {"id": found.id, **there, "host_keys": keys, "via": via}
 
 
-def _asked(inputs: Properties) -> tuple[Config, Tool, str]:
-    """Return options, command, and the machine's name, by which a later run finds it."""
+def _resolved(inputs: Properties) -> tuple[Config, Tool, str]:
+    """Return options, command, and the machine's name, by which later runs find it."""
     config = Config.model_validate(inputs["testbed"], extra="ignore")
     name = f"{inputs['cluster']}-{inputs['uuid']}-{inputs['name']}"
     return config, Tool(config, inputs["cluster"]), name

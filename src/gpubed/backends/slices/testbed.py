@@ -1,4 +1,4 @@
-"""SLICES as a cluster sees it."""
+"""The operations of a cluster on SLICES."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from functools import cached_property
 
-from gpubed.backends.slices.config import of
+from gpubed.backends.slices.config import Config
 from gpubed.backends.slices.node import NodeDriver
 from gpubed.backends.slices.tool import Machine, Tool, hours
 from gpubed.core.errors import GpubedError
@@ -24,10 +24,10 @@ class SlicesTestbed(Testbed):
 
     @cached_property
     def _tool(self) -> Tool:
-        return Tool(of(self.reach.specification), self.paths.name)
+        return Tool(Config.of(self.reach.specification.backend), self.paths.name)
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
-        """Look at the command, its login, and the names in the specification."""
+        """Check the command, its login, and the names in the specification."""
         return list(_findings(spec))
 
     def driver(self, kind: str) -> Driver:
@@ -35,32 +35,32 @@ class SlicesTestbed(Testbed):
         return NodeDriver(self.paths) if kind == "node" else super().driver(kind)
 
     def describe(self, allocation: Allocation) -> dict[str, str]:
-        """Return the state of each node: ready, missing, or else SLICES' word."""
-        said = {machine.id: machine.status for machine in self._lent(allocation)}
-        words = {id_: "ready" if status == "up" else status for id_, status in said.items()}
-        return {node.name: words.get(node.id, "missing") for node in allocation.nodes}
+        """Return the state of each node: ready, missing, or SLICES' own status."""
+        states = {machine.id: machine.status for machine in self._lent(allocation)}
+        states = {id_: "ready" if state == "up" else state for id_, state in states.items()}
+        return {node.name: states.get(node.id, "missing") for node in allocation.nodes}
 
     def identity(self) -> Identity:
-        """Return project, experiment and place: machines are listed by them."""
-        config, name = of(self.reach.specification), self._tool.experiment
+        """Return project, experiment and infrastructure, by which machines are listed."""
+        config, name = Config.of(self.reach.specification.backend), self._tool.experiment
         called = f"experiment {name} of project {config.project} at {config.infra}"
         return Identity(f"{config.project} {name} {config.infra}", called)
 
     def existing(self) -> list[Existing]:
-        """List the experiment's machines that carry the cluster's name, whatever its UUID."""
+        """List the experiment's machines with the cluster's name, of any UUID."""
         named = re.compile(rf"{re.escape(self.paths.name)}-([0-9a-f-]{{36}})-(.+)")
         return [
-            Existing("node", machine.friendly_name, machine.id, whose[1], node=whose[2])
+            Existing("node", machine.friendly_name, machine.id, match[1], node=match[2])
             for machine in self._tool.machines()
-            if (whose := named.fullmatch(machine.friendly_name))
+            if (match := named.fullmatch(machine.friendly_name))
         ]
 
     def remove(self, thing: Existing) -> None:
-        """Remove a machine that `existing` listed, and look until it is gone."""
+        """Remove a machine, and wait until it is gone."""
         self._tool.destroy(thing.name)
 
     def lease(self, allocation: Allocation) -> Lease:
-        """Return when the first machine expires."""
+        """Return the end of the lease, which is that of the first machine to expire."""
         ends = [machine.expires_at for machine in self._lent(allocation) if machine.expires_at]
         return Lease(min(ends, default=None))
 
@@ -72,10 +72,10 @@ class SlicesTestbed(Testbed):
         return self.lease(allocation)
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
-        """Return what is missing here, and names that SLICES does not know."""
+        """Return why the command is unusable, and names that SLICES does not list."""
         return [finding for finding in _findings(plan.spec) if not finding.ok]
 
-    fits = refusals  # SLICES does not say which machines are free
+    fits = refusals  # SLICES does not list free machines
 
     def _lent(self, allocation: Allocation) -> list[Machine]:
         ids = {node.id for node in allocation.nodes}
@@ -83,7 +83,8 @@ class SlicesTestbed(Testbed):
 
 
 def _findings(spec: ClusterSpec) -> Iterator[Finding]:
-    config, tool = of(spec), Tool(of(spec), spec.name)
+    config = Config.of(spec.backend)
+    tool = Tool(config, spec.name)
     flavors = {config.flavors.get(group.name, config.flavor) for group in spec.nodes}
     looks = {
         "project": ({config.project}, ("project", "list")),
@@ -95,8 +96,8 @@ def _findings(spec: ClusterSpec) -> Iterator[Finding]:
         for kind, (wanted, words) in looks.items():
             known = tool.names(*words)
             for name in sorted(wanted - {*known}):
-                said = f"SLICES lists no {kind} {name!r}: {nearest_name(name, known)}"
-                yield Finding(f"slices.{kind}", False, said, f"slices {' '.join(words)}")
+                why = f"SLICES lists no {kind} {name!r}: {nearest_name(name, known)}"
+                yield Finding(f"slices.{kind}", False, why, f"slices {' '.join(words)}")
             if wanted <= {*known}:
                 yield Finding(f"slices.{kind}", True, f"{kind} {', '.join(sorted(wanted))}")
     except GpubedError as error:

@@ -1,7 +1,7 @@
-"""The command `slices` (slices-cli), as its users call it.
+"""Calls the command `slices` (slices-cli).
 
-Commands, options and keys are those of https://doc.slices-ri.eu and of public scripts that call the
-command. Names come as tables for people, machines and experiments as JSON.
+Sub-commands, options and keys are those of https://doc.slices-ri.eu and of public scripts. The
+command prints names as tables, machines and experiments as JSON.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ LOOK_S = 5.0
 _ANSWER_S, _REMOVE_S = 120.0, 300.0
 _ROUNDED = timedelta(hours=1)  # durations are whole hours
 _INSTALL = "install it: https://doc.slices-ri.eu/SupportingServices/slicescli.html"
-# The command's words for a token that ran out, and for an experiment that is not there.
+# The command's messages about an expired token, and about a missing experiment.
 _LOGGED_OUT = re.compile(r"credential|log in again|unauthor", re.IGNORECASE)
 _GONE = re.compile(r"failed: .*(experiment.*(expired|not found)|no resources)", re.IGNORECASE)
 _NAME = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class Login(BaseModel):
-    """Where SSH answers, and the bastion on the way there."""
+    """The address and account of an SSH login, and its bastion."""
 
     host: str
     port: int = 22
@@ -43,7 +43,7 @@ class Login(BaseModel):
 
 
 class Machine(BaseModel):
-    """A resource; its status is imaging, booting, initializing, then up."""
+    """A machine; its status is imaging, booting, initializing, then up."""
 
     id: str
     friendly_name: str
@@ -58,7 +58,7 @@ class _Experiment(BaseModel):
 
 
 class Tool:
-    """The command, for one project, experiment and place."""
+    """The command, with the variables for a project, experiment and infrastructure."""
 
     def __init__(self, config: Config, cluster: str) -> None:
         self.experiment = config.experiment or f"gpubed-{cluster}"
@@ -77,59 +77,62 @@ class Tool:
         Raises `PrerequisiteMissing` if it is missing or not logged in, `Refused` if it fails.
         """
         shown, env = " ".join(("slices", *words)), {**os.environ, **self._variables}
-        kept, none = subprocess.PIPE, subprocess.DEVNULL
         try:
             done = subprocess.run(
-                ["slices", *words], env=env, stdin=none, stdout=kept, stderr=kept, timeout=_ANSWER_S
+                ["slices", *words],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_ANSWER_S,
             )
         except FileNotFoundError:
             raise PrerequisiteMissing("there is no command `slices` here", _INSTALL) from None
         except subprocess.TimeoutExpired:
             raise GpubedError(f"{shown} does not end within {_ANSWER_S:g} s") from None
-        out, said = (printable(x.decode(errors="replace")) for x in (done.stdout, done.stderr))
-        said = f"{out}\n{said}" if done.returncode else said
-        if _LOGGED_OUT.search(said):
+        out, err = (printable(x.decode(errors="replace")) for x in (done.stdout, done.stderr))
+        err = f"{out}\n{err}" if done.returncode else err
+        if _LOGGED_OUT.search(err):
             raise PrerequisiteMissing("slices is not logged in, or no longer", "slices auth login")
         if done.returncode:
-            why = (said.strip() or f"exit code {done.returncode}").splitlines()[-1].strip(" │")
+            why = (err.strip() or f"exit code {done.returncode}").splitlines()[-1].strip(" │")
             raise Refused(f"{shown} failed: {why}")
         return out
 
     def names(self, *words: str) -> list[str]:
-        """Return the names in a table, whatever their column."""
+        """Return the names in all columns of a table."""
         rows = [line for line in self.run(*words).splitlines() if "│" in line]
         cells = {cell.strip() for row in rows for cell in row.split("│")}
         return sorted(cell for cell in cells if _NAME.fullmatch(cell))
 
     def hold_experiment(self, until: datetime) -> None:
-        """Make the experiment, or extend it: it must outlive its machines."""
+        """Make the experiment, or extend it, so that it outlives its machines."""
         end, verb = ("--duration", hours(until + 2 * _ROUNDED)), "extend"
         try:
             shown = self.run("experiment", "show", self.experiment, "--format", "json")
             held = reading.reply(shown, "what slices says of the experiment").json(_Experiment)
             if held.expires_at >= until + _ROUNDED:
                 return
-        except Refused:  # it does not exist, and if that is not why, `create` says so
+        except Refused:  # it does not exist; for other reasons, `create` fails, too
             verb = "create"
         self.run("experiment", verb, self.experiment, *end)
 
     def machines(self) -> list[Machine]:
         """Return the experiment's machines that are not terminated."""
         try:
-            said = self.run("bi", "list", "--experiment", self.experiment, "--format", "json")
+            output = self.run("bi", "list", "--experiment", self.experiment, "--format", "json")
         except Refused as error:
             if _GONE.search(error.message):
                 return []
             raise
-        found = reading.reply(said, "the list of SLICES' machines").json(list[Machine])
+        found = reading.reply(output, "the list of SLICES' machines").json(list[Machine])
         return [machine for machine in found if machine.terminated_at is None]
 
     def machine(self, name: str) -> Machine | None:
-        """Return the machine of a name, if it is there."""
-        return next((one for one in self.machines() if one.friendly_name == name), None)
+        """Return the machine of a name; None if there is none."""
+        return next((found for found in self.machines() if found.friendly_name == name), None)
 
     def request(self, name: str, flavor: str, image: str, user_data: str, until: datetime) -> None:
-        """Ask for a machine; names are unique, so a second request is refused."""
+        """Request a machine; SLICES refuses a second one of the same name."""
         with tempfile.TemporaryDirectory() as folder:
             file, data = Path(folder) / "machine.json", Path(folder) / "user-data.yml"
             data.write_text(user_data)
@@ -140,18 +143,18 @@ class Tool:
             self.run("bi", "create-from-file", str(file), *options)
 
     def destroy(self, name: str) -> None:
-        """Remove a machine, if it is there, and look until it is gone."""
+        """Remove a machine, if it exists, and wait until it is gone."""
         if self.machine(name):
-            # Without --force, the command asks; its exit code does not tell what it did.
+            # Without --force, the command asks for confirmation. Its exit code is not reliable.
             self.run("bi", "destroy", name, "--experiment", self.experiment, "--force")
         deadline = time.monotonic() + _REMOVE_S
         while self.machine(name):
             if time.monotonic() > deadline:
-                said = f"{name} is still there {_REMOVE_S / 60:g} min after its removal"
-                raise GpubedError(said, f"slices bi list --experiment {self.experiment}")
+                why = f"{name} is still there {_REMOVE_S / 60:g} min after its removal"
+                raise GpubedError(why, f"slices bi list --experiment {self.experiment}")
             time.sleep(LOOK_S)
 
 
 def hours(until: datetime) -> str:
-    """Return the time from now, rounded up: durations count from when they are asked for."""
+    """Return the duration from now on in whole hours, rounded up, such as `5h`."""
     return f"{max(1, math.ceil((until - datetime.now(UTC)) / _ROUNDED))}h"

@@ -1,4 +1,4 @@
-"""A Slurm cluster that exists as a kind of testbed: it runs jobs and lends no nodes."""
+"""An existing Slurm cluster as a kind of testbed: it runs jobs and lends no nodes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from gpubed.backends.slurm import request
+from gpubed.backends.slurm.config import Config
 from gpubed.spec.clusterspec import ClusterSpec, Problem
 from gpubed.testbeds.base import JobBackend
 
@@ -14,26 +15,17 @@ if TYPE_CHECKING:
     import pulumi
 
     from gpubed.backends.slurm.service import SlurmService
-    from gpubed.backends.slurm.testbed import SlurmTestbed
-    from gpubed.core.paths import ClusterPaths
     from gpubed.spec.plan import ClusterPlan
-    from gpubed.testbeds.options import TestbedOptions
 
 
 class SlurmBackend(JobBackend):
-    """What a user of a Slurm cluster can do."""
+    """Jobs of a Slurm cluster."""
 
     name = "slurm"
-    the_way_back = "put `backend.login` and `backend.folder` of cluster.yml back"
-
-    def bind(self, reach: TestbedOptions, paths: ClusterPaths) -> SlurmTestbed:
-        """Return the testbed for a cluster."""
-        from gpubed.backends.slurm.testbed import SlurmTestbed
-
-        return SlurmTestbed(self, reach, paths)
+    return_hint = "put `backend.login` and `backend.folder` of cluster.yml back"
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
-        """Return what jobs of Slurm cannot do."""
+        """Refuse groups that differ, and CPUs that Slurm cannot allocate."""
         found, machine = super().check(spec), spec.nodes[0].machine
         if len(spec.nodes) > 1:
             why = "all nodes of a job have the same number of GPUs and CPUs"
@@ -54,9 +46,9 @@ class SlurmBackend(JobBackend):
         from gpubed.backends.component import Component
         from gpubed.testbeds.resources import Volume
 
-        asked, component = request.config(plan.spec), Component(self.name, plan.cluster, opts)
-        inputs = {"cluster": plan.cluster, "uuid": uuid, "folder": asked.folder}
-        inputs |= request.environment(asked, plan.spec.recipe)
+        config, component = Config.of(plan.spec.backend), Component(self.name, plan.cluster, opts)
+        inputs = {"cluster": plan.cluster, "uuid": uuid, "folder": config.folder}
+        inputs |= request.environment(config, plan.spec.recipe)
         Volume("folder", self.name, inputs, component.retained)
         return component.grant_none(plan, uuid)
 
@@ -67,14 +59,9 @@ class SlurmBackend(JobBackend):
         return SlurmService()
 
     def links(self, spec: ClusterSpec) -> dict[str, str]:
-        """Return nothing: a Slurm cluster has no pages of its own that all have."""
+        """Return nothing: Slurm has no web pages of its own."""
         return {}
 
     def warnings(self, spec: ClusterSpec) -> list[str]:
-        """Return how a job is asked for."""
-        return [f"a job is asked for by: sbatch {shlex.join(request.options(spec, spec.count))}"]
-
-
-def create() -> SlurmBackend:
-    """Make the backend; the registry calls this."""
-    return SlurmBackend()
+        """Return the options of `sbatch` for a job."""
+        return [f"jobs are submitted by: sbatch {shlex.join(request.options(spec, spec.count))}"]

@@ -12,7 +12,7 @@ _WORD = wording.pattern(r"^[^\s-]\S*$", "a word without spaces")
 
 
 class Config(BackendConfig):
-    """Jobs of a Slurm cluster that exists; the nodes of the specification are those of one job."""
+    """Jobs of an existing Slurm cluster; a job gets all nodes of the specification."""
 
     lends_nodes = False
     releases = False

@@ -1,4 +1,4 @@
-"""Makes a cluster's folder on the shared file system, with the Python environment of its runs."""
+"""Makes a cluster's folder on Slurm's shared file system, with the Python environment of runs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from gpubed.backends.slurm import request
+from gpubed.backends.slurm.config import Config
 from gpubed.core import progress, reading
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import assets
@@ -28,7 +29,7 @@ _REMOVE = f"if grep -qF %s %s/{MARK}; then chmod -R u+rwX %s; rm -rf %s; fi 2>/d
 
 
 class Made(BaseModel):
-    """What `prepare.sh` says of an environment; `why` it has no Horovod."""
+    """The output of `prepare.sh`; `why` has the reason if Horovod was not built."""
 
     python: str
     horovod: str
@@ -44,7 +45,7 @@ class FolderDriver(Driver):
         self._login, self._spec = login, spec
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
-        """Make the folder, for its owner only, and build the environment on the login's host."""
+        """Make the folder, private to the user, and build the environment on the login host."""
         folder = self._login.inside(inputs["folder"])
         path, _ = request.names(folder, inputs["cluster"], inputs["uuid"], "")
         mark = f"{inputs['uuid']} {inputs['cluster']}"
@@ -52,9 +53,9 @@ class FolderDriver(Driver):
         return path, self.update(path, inputs, inputs)
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
-        """Say what its environment has; None if there is none."""
-        said = self._login.run("cat %s/env/current/.complete 2>/dev/null || :", id).stdout
-        return reading.reply(said, f"{id}/env").json(Made).model_dump() if said else None
+        """Return the environment's versions; None if there is no environment."""
+        output = self._login.run("cat %s/env/current/.complete 2>/dev/null || :", id).stdout
+        return reading.reply(output, f"{id}/env").json(Made).model_dump() if output else None
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
         """Build the environment of another recipe or setup, and remove the former one."""
@@ -63,13 +64,13 @@ class FolderDriver(Driver):
         openssh.send(self._login.words, assets(), request.BUILDERS, f"{id}/programs")
         openssh.send(self._login.words, recipe.folder, [recipe.lock.file], id)
         words = ["env", *request.build(recipe), "sh", f"{id}/programs/{request.BUILDERS[0]}"]
-        script = request.prelude(request.config(spec)) + shlex.join([*words, id, name])
+        script = request.prelude(Config.of(spec.backend)) + shlex.join([*words, id, name])
         with progress.overdue("the Python environment is built on the cluster: several minutes"):
             done = self._login.run(script, timeout=_BUILD_S, check=False)
         if done.exit_code:
             hint = "backend.modules or backend.setup of cluster.yml bring one onto the PATH"
             if done.exit_code != _NO_PYTHON:
-                hint = f"gpubed up {news['cluster']} goes on with it"
+                hint = f"gpubed up {news['cluster']} continues it"
             raise GpubedError(f"no Python environment on {self._login.name}: {done.tail}", hint)
         made = reading.reply(done.stdout.strip().splitlines()[-1], "prepare.sh's answer").json(Made)
         if made.why:
@@ -81,23 +82,24 @@ class FolderDriver(Driver):
         return made.model_dump()
 
     def _prove(self, path: str, inputs: Properties) -> None:
-        """Have a node import torch and write to the folder; a full queue proves nothing."""
+        """Test the folder and torch on one node, unless the queue is full."""
         spec = self._spec()
         _, name = request.names(path, inputs["cluster"], inputs["uuid"], "proof")
         options = [f"--job-name={name}", f"--output={path}/proof.log", "--wait"]
         options += [*request.options(spec, 1), "--time=5"]
         script = f"timeout {_PROOF_S} sbatch {shlex.join(options)}; code=$?; "
         script += f"scancel --name={name}; [ $code = 0 ] || cat {path}/proof.log >&2; exit $code"
-        job = f"#!/bin/bash -l\n{request.prelude(request.config(spec))}cd {path} && touch .proof\n"
+        setup = request.prelude(Config.of(spec.backend))
+        job = f"#!/bin/bash -l\n{setup}cd {path} && touch .proof\n"
         job += f"exec {path}/env/{inputs['name']}/bin/python -c 'import torch'\n"
         done = self._login.run(script, timeout=_PROOF_S + 60, check=False, stdin=job)
         if done.exit_code == _LATE:
-            said = f"Slurm started no job within {_PROOF_S} s: nodes are not tried yet"
-            progress.emit("note", message=said)
+            message = f"Slurm started no job within {_PROOF_S} s: nodes are not tried yet"
+            progress.emit("note", message=message)
         elif done.exit_code:
             why = f"a job on one node cannot use {path}: {done.tail}"
             raise GpubedError(why, "backend.folder must be on a file system that all nodes share")
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
-        """Remove it with all that is in it, if the mark says that it is this cluster's."""
+        """Remove the folder with its content, if its mark has the cluster's UUID."""
         self._login.run(_REMOVE, inputs["uuid"], id, id, id, timeout=_BUILD_S)

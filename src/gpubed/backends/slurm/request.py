@@ -1,4 +1,4 @@
-"""What is asked of Slurm for a specification: options of `sbatch`, and the job's script."""
+"""Makes the options of `sbatch` and the job's script for a specification."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from hashlib import sha256
 from packaging.specifiers import SpecifierSet
 
 from gpubed.backends.slurm.config import Config
-from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import assets
 from gpubed.nodes.output import SLURM_CANCELLED
 from gpubed.recipes import recipe as recipes
@@ -24,7 +23,7 @@ PROGRAMS = (
     "roles/horovod/files/gpubed-exit",
     "roles/python_env/files/make_layer.py",
 )
-"""What a run takes along, below the folder of assets."""
+"""Programs that are sent with a run, relative to the folder of assets."""
 BUILDERS = (
     "templates/slurm/prepare.sh",
     "roles/horovod/files/build_wheel.py",
@@ -32,25 +31,16 @@ BUILDERS = (
     "roles/python_env/files/fetch_wheels.py",
     "roles/python_env/files/make_environment.py",
 )
-"""What makes the Python environment."""
-
-
-def config(spec: ClusterSpec) -> Config:
-    """Return the backend's options; raises PrerequisiteMissing for another backend."""
-    if not isinstance(spec.backend, Config):
-        raise PrerequisiteMissing(
-            f"the specification of {spec.name} no longer says where its Slurm is",
-            "put its former `backend:` back until the cluster is down",
-        )
-    return spec.backend
+"""Programs that build the Python environment."""
 
 
 def options(spec: ClusterSpec, nodes: int) -> list[str]:
     """Return the options of `sbatch` for a job on a number of nodes."""
-    asked, group = config(spec), spec.nodes[0]
-    said = {name: getattr(asked, name) for name in ("account", "partition", "qos", "constraint")}
+    config, group = Config.of(spec.backend), spec.nodes[0]
+    names = ("account", "partition", "qos", "constraint")
+    values = {name: getattr(config, name) for name in names}
     memory = group.machine.memory
-    said |= {
+    values |= {
         "nodes": nodes,
         "ntasks-per-node": 1,
         "cpus-per-task": math.ceil(group.machine.cpus or 1),
@@ -58,44 +48,44 @@ def options(spec: ClusterSpec, nodes: int) -> list[str]:
         "gres": f"gpu:{group.gpus}" if group.gpus else None,
         "time": math.ceil(spec.lease.duration / 60),
     }
-    return [f"--{name}={value}" for name, value in said.items() if value is not None]
+    return [f"--{name}={value}" for name, value in values.items() if value is not None]
 
 
 def names(folder: str, cluster: str, uuid: str, run: str) -> tuple[str, str]:
-    """Return a cluster's own folder, and the name of a run's job in the queue."""
+    """Return a cluster's folder, and the name of a run's job in the queue."""
     return f"{folder}/{cluster}-{uuid[:8]}", f"{PREFIX}.{uuid}.{cluster}.{run}"
 
 
-def prelude(asked: Config) -> str:
-    """Return the shell lines that load modules and run the user's own."""
-    modules = f"module load {shlex.join(asked.modules)} || exit 1\n" if asked.modules else ""
-    return modules + "".join(f"{line}\n" for line in asked.setup)
+def prelude(config: Config) -> str:
+    """Return the shell lines that load `modules`, and the lines of `setup`."""
+    modules = f"module load {shlex.join(config.modules)} || exit 1\n" if config.modules else ""
+    return modules + "".join(f"{line}\n" for line in config.setup)
 
 
 def script(
-    asked: Config, python: str, folder: str, environment: Mapping[str, str], words: Sequence[str]
+    config: Config, python: str, folder: str, environment: Mapping[str, str], words: Sequence[str]
 ) -> str:
-    """Return the job's script, which starts the agent of its first node."""
-    exports = "".join(f"export {key}={shlex.quote(one)}\n" for key, one in environment.items())
+    """Return the job's script, which starts the agent on the first node."""
+    exports = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in environment.items())
     agent = f"{folder}/.gpubed/{PROGRAMS[0]}"
     return (
         f"#!/bin/bash -l\ncd {folder} && [ ! -e {SLURM_CANCELLED} ] || exit 1\n"
-        f"{prelude(asked)}{exports}"
+        f"{prelude(config)}{exports}"
         f"exec {shlex.join([f'{python}/bin/python', agent, 'start', *words])}\n"
     )
 
 
 def pythons(recipe: Recipe) -> list[str]:
-    """Return the versions of Python that a recipe goes with, such as 3.11, newest first."""
+    """Return the versions of Python that a recipe supports, such as 3.11, newest first."""
     allowed = SpecifierSet(recipe.python)
-    return [one for minor in range(30, 0, -1) if allowed.contains(one := f"3.{minor}")]
+    return [version for minor in range(30, 0, -1) if allowed.contains(version := f"3.{minor}")]
 
 
 def build(recipe: Recipe) -> list[str]:
-    """Return the variables of `prepare.sh`, as words of env(1)."""
+    """Return the variables of `prepare.sh` as arguments of env(1)."""
     flags, horovod = ["--gloo"], recipe.horovod
     if horovod.gpu_operations == "nccl":
-        flags += ["--nccl", *(f"--architecture={one}" for one in recipe.gpus.architectures)]
+        flags += ["--nccl", *(f"--architecture={name}" for name in recipe.gpus.architectures)]
     flags += ["--nvcc=NVCC"] if recipe.compiler == "system" else []
     return [
         f"pythons={' '.join(pythons(recipe))}",
@@ -106,9 +96,9 @@ def build(recipe: Recipe) -> list[str]:
     ]
 
 
-def environment(asked: Config, recipe: str) -> dict[str, str]:
-    """Return what decides the content of a Python environment, and its name."""
-    files = [(assets() / one).read_bytes() for one in BUILDERS]
-    said = [recipe, recipes.load(recipe).lock_sha256(), *asked.modules, *asked.setup]
-    digest = sha256(b"\0".join([*map(str.encode, said), *files])).hexdigest()[:12]
+def environment(config: Config, recipe: str) -> dict[str, str]:
+    """Return the recipe and the name of a Python environment; the name has a hash of its inputs."""
+    files = [(assets() / file).read_bytes() for file in BUILDERS]
+    inputs = [recipe, recipes.load(recipe).lock_sha256(), *config.modules, *config.setup]
+    digest = sha256(b"\0".join([*map(str.encode, inputs), *files])).hexdigest()[:12]
     return {"recipe": recipe, "name": f"{recipe}-{digest}"}

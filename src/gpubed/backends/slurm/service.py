@@ -1,4 +1,4 @@
-"""Runs jobs through another cluster's Slurm: submits, follows and cancels them, fetches results."""
+"""Runs jobs on a Slurm cluster: submits, follows and cancels them, and fetches results."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import PurePosixPath
 
 from gpubed.backends.slurm import queue, request
+from gpubed.backends.slurm.config import Config
 from gpubed.core import reading
 from gpubed.core.copying import MayNotBeRead
 from gpubed.core.errors import GpubedError, Refused, UsageError
@@ -21,11 +22,11 @@ from gpubed.nodes.ssh import Unreachable
 from gpubed.spec.plan import ClusterPlan, NodePlan
 from gpubed.testbeds.base import Ended, JobService, Task, World
 
-_EVERY_S = 5  # between two questions about a job: slurmctld answers many users
+_EVERY_S = 5  # between queries of a job's state: slurmctld serves many users
 _CANCEL_S = 60
-_TRY_S = 30.0  # a login that fails takes less
-_AWAY_S = 600.0  # the login may fail this long; the job goes on
-_WENT = re.compile(r"srun: error: Node failure on (\S+)")
+_TRY_S = 30.0  # a failing login takes less
+_AWAY_S = 600.0  # logins may fail this long; the job goes on
+_LOST = re.compile(r"srun: error: Node failure on (\S+)")
 
 
 class SlurmService(JobService):
@@ -36,7 +37,7 @@ class SlurmService(JobService):
         return [plan.nodes]
 
     def run(self, cluster: Cluster, task: Task, on_output: Callable[[str], None]) -> list[Ended]:
-        """Run the world to its end; see `JobService.run`."""
+        """Run the world as one job; see `JobService.run`."""
         if task.image:
             hint = "leave the image out; a command of your own may start apptainer"
             raise UsageError("this Slurm starts no containers", hint)
@@ -57,12 +58,12 @@ class _Run:
     ) -> None:
         self._spec, self._cluster, self._task = cluster.plan.spec, cluster.name, task
         self._world, self._output = world, on_output
-        self._asked, uuid = request.config(self._spec), cluster.allocation.uuid
-        self._login = Login(self._asked.login)
-        folder = self._login.inside(self._asked.folder)
+        self._config, uuid = Config.of(self._spec.backend), cluster.allocation.uuid
+        self._login = Login(self._config.login)
+        folder = self._login.inside(self._config.folder)
         self._root, self._name = request.names(folder, cluster.name, uuid, task.run_id)
         self._folder = f"{self._root}/runs/{task.run_id}"
-        self._last, self._went = "", list[str]()
+        self._last, self._lost = "", list[str]()
 
     def to_the_end(self) -> Ended:
         job = self._submitted()
@@ -70,8 +71,8 @@ class _Run:
         code = self._follow(job)
         missing = self._collect()
         if f"{output.SLURM_END}NODE_FAIL" in self._last:
-            went = ", ".join(self._went) or "a node"
-            return Ended(f"{went} went, and job {job} with it", "node_lost")
+            lost = ", ".join(self._lost) or "a node"
+            return Ended(f"{lost} failed, and job {job} with it", "node_lost")
         return Ended(self._last.removeprefix("slurm: ") if code else missing)
 
     def cancel(self) -> None:
@@ -94,12 +95,12 @@ class _Run:
             inside = PurePosixPath(kept).relative_to(self._spec.storage.shared.path)
             environment["GPUBED_CHECKPOINTS"] = f"{root}/{inside}"
             login.run("mkdir -p %s/%s", root, inside)
-        program = request.prelude(self._asked).replace("%", "%%")
+        program = request.prelude(self._config).replace("%", "%%")
         program += f"{root}/tools/bin/python {folder}/.gpubed/{request.PROGRAMS[-1]}"
         python = task.add_packages((login, program, f"{root}/env"), folder)
         words = [str(self._world.ranks // self._world.nodes), *self._world.command]
         script = request.script(
-            self._asked, python or f"{root}/env/current", folder, environment, words
+            self._config, python or f"{root}/env/current", folder, environment, words
         )
         options = request.options(self._spec, self._world.nodes)
         options += [f"--job-name={self._name}", f"--output={folder}/{output.SLURM_LOG}"]
@@ -111,7 +112,7 @@ class _Run:
         return answer.stdout.strip().split(";")[0]
 
     def _follow(self, job: str) -> int:
-        """Follow a job, also where the connection breaks; return its exit code."""
+        """Follow a job, through broken connections; return its exit code."""
         heard, lines = time.monotonic(), "+1"
         while True:
             begun = time.monotonic()
@@ -128,18 +129,18 @@ class _Run:
                     f"gpubed down {self._cluster} cancels it",
                 )
             self._output(f"slurm: the connection broke; job {job} goes on, following it again")
-            lines = "0"  # all of the output comes with the results
+            lines = "0"  # the results have the whole output
             time.sleep(_EVERY_S)
 
     def _hear(self, line: str) -> None:
         if line.startswith("slurm: "):
             self._last = line
-        elif went := _WENT.match(line):
-            self._went.append(reading.short(went[1], 64))
+        elif lost := _LOST.match(line):
+            self._lost.append(reading.short(lost[1], 64))
         self._output(line)
 
     def _collect(self) -> str:
-        """Fetch the results; return why that failed."""
+        """Fetch the results; return the error, empty without one."""
         try:
             self._login.run("rm -rf %s/.gpubed", self._folder)
             for line in self._login.get(self._folder, self._world.here, self._task.own):

@@ -1,4 +1,4 @@
-"""A Slurm cluster as a testbed: what there is, and the cluster's jobs and folder."""
+"""The operations of a cluster on Slurm: checks, partitions, jobs and its folder."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gpubed.backends.slurm import queue, request
+from gpubed.backends.slurm.config import Config
 from gpubed.backends.slurm.folder import MARK, FolderDriver
 from gpubed.core.errors import GpubedError
 from gpubed.nodes.openssh import Login
@@ -22,15 +23,15 @@ _MARKS = f'for one in %s/*/{MARK}; do [ ! -e "$one" ] || echo $(cat "$one") "${{
 
 
 class SlurmTestbed(JobTestbed):
-    """Checks, lists, removes; each question is a login."""
+    """A user's view of a Slurm cluster; each query logs in anew."""
 
     @cached_property
     def _login(self) -> Login:
-        return Login(request.config(self.reach.specification).login)
+        return Login(Config.of(self.reach.specification.backend).login)
 
     @cached_property
     def _folder(self) -> str:
-        return self._login.inside(request.config(self.reach.specification).folder)
+        return self._login.inside(Config.of(self.reach.specification.backend).folder)
 
     def driver(self, kind: str) -> Driver:
         """Return the driver of the folder."""
@@ -39,18 +40,18 @@ class SlurmTestbed(JobTestbed):
         return FolderDriver(self._login, lambda: self.reach.specification)
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
-        """Look at login, commands, options of jobs, and what builds the environment."""
-        asked = request.config(spec)
+        """Check login, commands, options of jobs, and the tools to build the environment."""
+        config = Config.of(spec.backend)
         versions = ("3", *request.pythons(recipes.load(spec.recipe)))
-        names, setup = " ".join(f"python{one}" for one in versions), request.prelude(asked)
+        names, setup = " ".join(f"python{version}" for version in versions), request.prelude(config)
         options = shlex.join(request.options(spec, spec.count))
         more = {
             "test": f"sbatch --test-only {options} --wrap true",
-            "folder": f"mkdir -p {asked.folder} && [ -w {asked.folder} ] && echo yes",
+            "folder": f"mkdir -p {config.folder} && [ -w {config.folder} ] && echo yes",
             "python": f"{setup}command -v {names} | head -n 1",
             "compiler": f"{setup}command -v g++ >/dev/null && command -v make",
         }
-        login = Login(asked.login)
+        login = Login(config.login)
         try:
             answers = queue.ask(login, more)
         except GpubedError as error:
@@ -59,9 +60,9 @@ class SlurmTestbed(JobTestbed):
         return [*found, *_findings(spec, answers)]
 
     def identity(self) -> Identity:
-        """Return the cluster, user and folder: another folder knows nothing of the cluster."""
-        said = self._login.run(f"{queue.SECTIONS['config']}; id -un").stdout.split("\n")
-        words = [line.rpartition("=")[2].strip() for line in said if line]
+        """Return the Slurm cluster, user and folder."""
+        output = self._login.run(f"{queue.SECTIONS['config']}; id -un").stdout
+        words = [line.rpartition("=")[2].strip() for line in output.splitlines() if line]
         called = f"{self._folder} by {self._login.name} (Slurm's {words[0]})"
         return Identity(" ".join([*words, self._folder]), called)
 
@@ -75,7 +76,7 @@ class SlurmTestbed(JobTestbed):
         return found
 
     def remove(self, thing: Existing) -> None:
-        """Cancel a job and wait for its end, or remove a folder with all that is in it."""
+        """Cancel a job and wait for its end, or remove a folder with its content."""
         if thing.kind == "folder":
             self.driver("volume").delete(thing.id, {"uuid": thing.uuid})
             return
@@ -83,39 +84,39 @@ class SlurmTestbed(JobTestbed):
         self._login.run(f"scancel %s; {left}done", thing.id, thing.id, check=False, timeout=120)
 
     def jobs(self, uuid: str) -> list[JobState]:
-        """Return the cluster's jobs that are in the queue, with why each waits."""
+        """Return the cluster's jobs in the queue, with their reasons for waiting."""
         return [state for _, thing, state in queue.jobs(self._login) if thing.uuid == uuid]
 
     def resources(self, spec: ClusterSpec) -> list[Offer]:
         """Return the partitions."""
-        answers = queue.ask(Login(request.config(spec).login), {})
+        answers = queue.ask(Login(Config.of(spec.backend).login), {})
         return [*queue.partitions(answers["partitions"]).values()]
 
     def fits(self, plan: ClusterPlan) -> list[Finding]:
         """Return what Slurm would refuse."""
-        return [one for one in self.doctor(plan.spec) if not one.ok]
+        return [finding for finding in self.doctor(plan.spec) if not finding.ok]
 
 
 def _findings(spec: ClusterSpec, answers: dict[str, str]) -> list[Finding]:
-    asked, version = request.config(spec), answers["version"]
+    config, version = Config.of(spec.backend), answers["version"]
     on_path = "backend.modules or backend.setup bring one onto the PATH"
     if not version.startswith("slurm"):
         why = f"no sbatch there: {version}"
         return [Finding("slurm.commands", False, why, f"another backend.login; or {on_path}")]
-    option, why = queue.refused(asked, spec.nodes[0].gpus, answers)
-    said = answers["test"].splitlines()
-    if not why and not any(" to start at " in line for line in said):
-        option, why = "job", f"Slurm would refuse the job: {queue.refusal(said)}"
+    option, why = queue.refused(config, spec.nodes[0].gpus, answers)
+    test = answers["test"].splitlines()
+    if not why and not any(" to start at " in line for line in test):
+        option, why = "job", f"Slurm would refuse the job: {queue.refusal(test)}"
     fix = f"gpubed resources {spec.name} lists partitions and their GPUs"
     is_writable = answers["folder"].endswith("yes")
-    folder = asked.folder if is_writable else f"{asked.folder}: {answers['folder']}"
-    horovod = "Horovod is left out, for want of g++ or make: torch.distributed works"
+    folder = config.folder if is_writable else f"{config.folder}: {answers['folder']}"
+    horovod = "Horovod is left out, for lack of g++ or make: torch.distributed works"
     if answers["compiler"].endswith("make"):
         horovod = "g++ and make are there, to build Horovod"
     python = answers["python"]
     return [
         Finding("slurm.commands", True, version),
-        Finding(f"slurm.{option or 'job'}", not why, why or said[-1].partition(": ")[2], fix),
+        Finding(f"slurm.{option or 'job'}", not why, why or test[-1].partition(": ")[2], fix),
         Finding("slurm.folder", is_writable, folder, "backend.folder: one of your own"),
         Finding("slurm.python", bool(python), python or "there is no Python", on_path),
         Finding("slurm.horovod", True, horovod),

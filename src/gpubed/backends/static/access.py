@@ -1,7 +1,7 @@
-"""Finds the hosts that specifications name, and logs in with the user's key and known host keys.
+"""Finds the hosts in specifications, and logs in with the user's key and known host keys.
 
-Only the hosts and the way to them are read: a specification that is being edited may be invalid
-when a cluster is taken down or looked at.
+Reads only hosts, logins and bastions, so that `down` and `status` work while another part of the
+specification is invalid.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gpubed.backends.static.config import Config, Host, options
+from gpubed.backends.static.config import Config, Host
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.reading import Unreadable
 from gpubed.nodes import allocation, host_keys
@@ -30,47 +30,47 @@ class UnknownHost(PrerequisiteMissing):
 def known(reach: TestbedOptions) -> Config | None:
     """Return the options of a cluster's specification, or else of the one applied last.
 
-    None if neither can be read and names own hosts.
+    None if neither names own hosts.
     """
     found = _config(reach.options) or _config(reach.last_options)
-    return options(reach.specification) if found is None and reach.is_former else found
+    return Config.of(reach.specification.backend) if found is None and reach.is_former else found
 
 
 def attempted(reach: TestbedOptions) -> list[Config]:
-    """Return the options of all specifications that may have led to a marked host."""
+    """Return the options of all kept specifications."""
     return [found for found in map(_config, reach.former_options()) if found]
 
 
 def each(config: Config) -> Iterator[tuple[Host, str]]:
-    """Yield every host with its node's name, also those beyond a group's `count`."""
+    """Yield all hosts with their nodes' names, also those beyond a group's `count`."""
     for group, hosts in config.hosts.items():
         yield from ((host, f"{group}-{index}") for index, host in enumerate(hosts))
 
 
 def wanted(spec: ClusterSpec) -> dict[str, Host]:
-    """Return the hosts that a specification makes nodes, by their nodes' names."""
+    """Return the hosts of a specification's nodes, by node."""
     names = {name for group in spec.nodes for name in group.node_names}
-    return {name: host for host, name in each(options(spec)) if name in names}
+    return {name: host for host, name in each(Config.of(spec.backend)) if name in names}
 
 
-def _config(said: Mapping[str, Any] | None) -> Config | None:
-    if said is None:
+def _config(section: Mapping[str, Any] | None) -> Config | None:
+    if section is None:
         return None
-    kept = {key: value for key, value in said.items() if key in Config.model_fields}
+    kept = {key: value for key, value in section.items() if key in Config.model_fields}
     try:
-        # A group may be empty once its last host was taken out.
+        # A group is empty after an edit that removed its last host.
         hosts = {
             group: [{key: host[key] for key in host.keys() & {"address", "port"}} for host in some]
-            for group, some in (said.get("hosts") or {}).items()
+            for group, some in (section.get("hosts") or {}).items()
             if some
         }
         return Config.model_validate({**kept, "hosts": hosts})
     except (AttributeError, LookupError, TypeError, ValidationError):
-        return None  # a misspelt host does not count as taken out
+        return None  # the last applied specification counts instead
 
 
 def door(config: Config, host: Host, name: str) -> Node:
-    """Return a host as a node to log in to with the user's own key; see `known_keys`."""
+    """Return a host as a node for a login with the user's own key; see `known_keys`."""
     keys = known_keys(config, host.address, host.port, UnknownHost)
     here = Hop(address=host.address, port=host.port, user=config.user, host_keys=keys)
     return allocation.door(here, name, hops(config))
@@ -118,15 +118,15 @@ def known_keys(
 
 
 def _alias(address: str) -> str:
-    """Return an alias of the ssh configuration as options for cluster.yml; empty for none."""
+    """Return an alias of ~/.ssh/config as options for cluster.yml; empty if it is none."""
     if not shutil.which("ssh"):
         return ""
     done = subprocess.run(["ssh", "-G", address], capture_output=True, text=True, check=False)
-    said = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
-    if said.get("hostname", address).lower() == address.lower():
+    ssh = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
+    if ssh.get("hostname", address).lower() == address.lower():
         return ""
-    bastion = f"; bastions: {said['proxyjump']}" if "proxyjump" in said else ""
-    return f"address: {said['hostname']}, port: {said['port']}, user: {said['user']}{bastion}"
+    bastion = f"; bastions: {ssh['proxyjump']}" if "proxyjump" in ssh else ""
+    return f"address: {ssh['hostname']}, port: {ssh['port']}, user: {ssh['user']}{bastion}"
 
 
 def trusted(config: Config, host: Host, keys: Iterable[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The static backend: hosts of one's own."""
+"""The static backend: the user's own hosts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from gpubed.backends.static.config import options
+from gpubed.backends.static.config import Config
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.spec.clusterspec import Problem
 from gpubed.testbeds.base import Backend
@@ -15,11 +15,8 @@ from gpubed.testbeds.base import Backend
 if TYPE_CHECKING:
     import pulumi
 
-    from gpubed.backends.static.testbed import StaticTestbed
-    from gpubed.core.paths import ClusterPaths
     from gpubed.spec.clusterspec import ClusterSpec
     from gpubed.spec.plan import ClusterPlan, NodePlan
-    from gpubed.testbeds.options import TestbedOptions
 
 _HOSTS = ("backend", "hosts")
 
@@ -30,14 +27,8 @@ class StaticBackend(Backend):
     name = "static"
     lists_nodes = True
 
-    def bind(self, reach: TestbedOptions, paths: ClusterPaths) -> StaticTestbed:
-        """Return the hosts of a cluster."""
-        from gpubed.backends.static.testbed import StaticTestbed
-
-        return StaticTestbed(self, reach, paths)
-
     def check(self, spec: ClusterSpec) -> list[Problem]:
-        """Find groups without hosts, and hosts that cannot be on the experiment network."""
+        """Refuse groups without hosts, and hosts that cannot be on the experiment network."""
         return [*_groups(spec), *_networks(spec), *_addresses(spec)]
 
     def component(
@@ -47,11 +38,11 @@ class StaticBackend(Backend):
         public_key: pulumi.Output[str],
         opts: pulumi.ResourceOptions | None,
     ) -> pulumi.Output[dict[str, Any]]:
-        """Declare one node for each host."""
+        """Declare a node for each planned host."""
         from gpubed.backends.component import Component
         from gpubed.testbeds.resources import Node
 
-        config, cluster = options(plan.spec), Component(self.name, plan.cluster, opts)
+        config, cluster = Config.of(plan.spec.backend), Component(self.name, plan.cluster, opts)
 
         def result(planned: NodePlan) -> pulumi.Output[dict[str, Any]]:
             inputs = {
@@ -73,7 +64,7 @@ class StaticBackend(Backend):
         """Return the address, port, user and bastions of the host, which change in place."""
         from gpubed.backends.static import access
 
-        config = options(plan.spec)
+        config = Config.of(plan.spec.backend)
         host = config.hosts[node.group][node.index]
         address = host.experiment_address
         found: dict[str, Any] = {
@@ -87,7 +78,7 @@ class StaticBackend(Backend):
 
 
 def _groups(spec: ClusterSpec) -> Iterator[Problem]:
-    hosts = options(spec).hosts
+    hosts = Config.of(spec.backend).hosts
     wanted = {group.name: group.count for group in spec.nodes}
     for name, count in wanted.items():
         here = len(hosts.get(name, ()))
@@ -111,16 +102,16 @@ def _networks(spec: ClusterSpec) -> Iterator[Problem]:
     if experiment.subnet is None:
         yield Problem(("networks", "experiment"), "subnet is missing", "that of the hosts")
     if experiment.latency or experiment.loss:
-        yield Problem(("networks", "experiment"), "own hosts' latency and loss are as they are")
+        yield Problem(("networks", "experiment"), "latency and loss of own hosts cannot be set")
 
 
 def _addresses(spec: ClusterSpec) -> Iterator[Problem]:
     network, seen = spec.networks.experiment, set()
-    for group, hosts in options(spec).hosts.items():
+    for group, hosts in Config.of(spec.backend).hosts.items():
         for index, host in enumerate(hosts):
             where = (*_HOSTS, group, index)
             if (host.address, host.port) in seen:
-                yield Problem((*where, "address"), f"{host.address} is there twice")
+                yield Problem((*where, "address"), f"{host.address} is listed twice")
             seen.add((host.address, host.port))
             if network is None or network.subnet is None:
                 continue
@@ -129,8 +120,3 @@ def _addresses(spec: ClusterSpec) -> Iterator[Problem]:
             elif host.experiment_address not in network.subnet:
                 message = f"{host.experiment_address} is not in {network.subnet}"
                 yield Problem((*where, "experiment_address"), message)
-
-
-def create() -> StaticBackend:
-    """Make the backend; the registry calls this."""
-    return StaticBackend()

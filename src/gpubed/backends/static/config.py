@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
-from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.units import Port
 from gpubed.spec.backend_config import BackendConfig
 from gpubed.spec.sections import Address, Bastion, IpAddress, KeyFile, Name, Section, User
 
-if TYPE_CHECKING:
-    from gpubed.spec.clusterspec import ClusterSpec
-
 
 class Host(Section):
-    """A host that somebody has made already."""
+    """A host that exists already."""
 
     address: Address = Field(description="where SSH answers: a name or an address")
     port: Port = 22
@@ -27,12 +23,12 @@ class Host(Section):
 
 
 def host_of(inputs: Mapping[str, Any]) -> Host:
-    """Read a node's host from its inputs, ignoring keys of newer versions."""
+    """Read a node's host from its inputs, ignoring options of newer versions."""
     return Host.model_validate(inputs["host"], extra="ignore")
 
 
 class Config(BackendConfig):
-    """Hosts of one's own."""
+    """The user's own hosts."""
 
     plans_addresses = False
     may_reboot = False
@@ -51,13 +47,3 @@ class Config(BackendConfig):
         default=(), max_length=4, description="hosts to go through, first one first"
     )
     hosts: dict[Name, tuple[Host, ...]] = Field(description="the hosts of each node group")
-
-
-def options(spec: ClusterSpec) -> Config:
-    """Return the options of a specification; PrerequisiteMissing if it names another testbed."""
-    if not isinstance(spec.backend, Config):
-        raise PrerequisiteMissing(
-            f"the specification of {spec.name} no longer says on which hosts it is",
-            "put its former `backend:` back until the cluster is down",
-        )
-    return spec.backend

@@ -1,4 +1,4 @@
-"""Looks at a host: collects facts, and judges whether it can be a node."""
+"""Collects facts from a host, and decides whether it can be a node."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CLOCK_S = 60  # maximum clock difference between a host and this machine; munge
 # The uid that Slurm's packages give the account `slurm`.
 _SLURM = "64030"
 
-# Prints one fact per line and changes nothing. `owner` is the mark of a cluster, if there is one.
+# Prints one fact per line, and changes nothing. `owner` is the mark of a node's cluster.
 LOOK = r"""
 . /etc/os-release
 echo "system=$PRETTY_NAME"
@@ -83,7 +83,7 @@ class _Mark(BaseModel):
 
 
 class Found(BaseModel):
-    """What a host says about itself; empty for what it lacks."""
+    """Facts from a host; empty for parts that it lacks."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -94,7 +94,7 @@ class Found(BaseModel):
     sudo_said: str = ""  # the last line of sudo's refusal
     systemd: _Yes
     python: str
-    driver: str  # NVIDIA's that is loaded
+    driver: str  # version of the loaded NVIDIA driver
     clock: int  # seconds since the epoch
     clock_off_s: float = 0  # seconds ahead of this machine's
     number: str  # the user's uid
@@ -104,12 +104,12 @@ class Found(BaseModel):
     free_gib: int
     addresses: _Words
     own_address: str  # of this SSH connection
-    ports: _Ports = ()  # on which something listens, loopback aside, such as `tcp:22`
+    ports: _Ports = ()  # open ports except on the loopback, such as `tcp:22`
     forwards: _Yes = False  # whether the host forwards packets, as with Docker
-    ufw: _Words = ()  # `on` if ufw is, then the networks that it lets in everywhere
+    ufw: _Words = ()  # `on` if ufw is active, then the networks that may connect to all ports
     gpu_ids: _Words  # PCI device ids of its NVIDIA GPUs, four hexadecimal digits each
-    owner: dict[str, str] = {}  # the mark of the cluster whose node it is
-    shut_out: tuple[str, ...] = ()  # sshd settings that refuse an account of the cluster
+    owner: dict[str, str] = {}  # content of `_Mark`; empty if it is no node
+    shut_out: tuple[str, ...] = ()  # settings that keep out the cluster's accounts or nodes
 
     @property
     def gpus(self) -> int:
@@ -118,7 +118,7 @@ class Found(BaseModel):
 
     @property
     def stays_open(self) -> str:
-        """What role firewall leaves open, as it came before the cluster; empty for a node."""
+        """Ports and `forward` that role firewall leaves open, as the owner had them before."""
         return "" if self.owner else " ".join(["forward"] * self.forwards + [*self.ports])
 
 
@@ -126,28 +126,28 @@ def look(ssh: SSH) -> Found:
     """Collect facts from a host, without changing anything on it."""
     node = ssh.node
     fix = f"ssh -p {node.port} {node.user}@{node.control_address} true   (must print nothing)"
-    said = ssh.run("sh -c %s", LOOK).stdout
-    return told(reading.reply(said, f"what {node.name} says about itself", fix), node.name)
+    output = ssh.run("sh -c %s", LOOK).stdout
+    return parsed(reading.reply(output, f"what {node.name} says about itself", fix), node.name)
 
 
-def told(said: reading.Document, name: str) -> Found:
+def parsed(output: reading.Document, name: str) -> Found:
     """Parse a host's answer to `LOOK`; Unreadable if it or the host's mark is damaged."""
-    facts = dict(line.partition("=")[::2] for line in said.text().splitlines() if "=" in line)
+    facts = dict(line.partition("=")[::2] for line in output.text().splitlines() if "=" in line)
     owner = facts.pop("owner", "")
     remove = f"remove {MARK} there, if the host is in no cluster"
     mark = reading.reply(owner, f"{MARK} of {name}", remove).json(_Mark) if owner else None
     try:
         found = Found.model_validate({**facts, "owner": mark.model_dump() if mark else {}})
     except ValueError as error:
-        raise said.refusal(str(error)) from None
+        raise output.refusal(str(error)) from None
     return found.model_copy(update={"clock_off_s": found.clock - time.time()})
 
 
 def candidate(ssh: SSH, spec: ClusterSpec | None) -> Found:
-    """Look at a host that is to be a node, and check that its cluster can log in there.
+    """Collect facts from a host that is to be a node, and check that the cluster can log in.
 
-    sshd must let in the accounts of `spec`. Raises PrerequisiteMissing if the given address is not
-    the host's own, as with a forwarded port, so that the cluster cannot log in.
+    With `spec`, also checks that sshd and ufw let in the cluster's accounts and nodes. Raises
+    PrerequisiteMissing if other nodes cannot reach the host, as behind a forwarded port.
     """
     found, node = look(ssh), ssh.node
     try:
@@ -156,8 +156,8 @@ def candidate(ssh: SSH, spec: ClusterSpec | None) -> Found:
                 there.run("true")
     except Unreachable as error:
         raise PrerequisiteMissing(
-            f"{node.control_address}:{node.port} sees itself at {found.own_address}, where the "
-            f"cluster would log in at the same port, and cannot: {error.message}",
+            f"{node.control_address}:{node.port} sees itself at {found.own_address}, and the "
+            f"cluster cannot log in there at the same port: {error.message}",
             "name a bastion from which hosts are reached at their own addresses, and these in "
             "hosts (docs/how-to/own-hosts.md)",
         ) from None
@@ -169,34 +169,30 @@ def candidate(ssh: SSH, spec: ClusterSpec | None) -> Found:
     if services.slurm and node.name == spec.nodes[0].node_names[0]:
         accounts |= {user.name: ["researchers", user.name] for user in services.slurm.users}
     addresses = [host.address for host, _ in access.each(spec.backend)]
-    asked = json.dumps({"accounts": accounts, "addresses": addresses})
-    said = run_program(ssh, "ssh_mesh/files/sshd_settings.py", "shut-out", asked, check=False)
-    lines = said.stderr.splitlines()[-1:] if said.exit_code else said.stdout.splitlines()
-    return found.model_copy(update={"shut_out": (*lines, *_kept_apart(found, spec))})
+    wanted = json.dumps({"accounts": accounts, "addresses": addresses})
+    done = run_program(ssh, "ssh_mesh/files/sshd_settings.py", "shut-out", wanted, check=False)
+    lines = done.stderr.splitlines()[-1:] if done.exit_code else done.stdout.splitlines()
+    return found.model_copy(update={"shut_out": (*lines, *_closed_ufw(found, spec))})
 
 
-def _kept_apart(found: Found, spec: ClusterSpec) -> list[str]:
-    """Say that the host's ufw lets in nothing from the network that jobs communicate over."""
+def _closed_ufw(found: Found, spec: ClusterSpec) -> list[str]:
+    """Return a problem if the host's ufw blocks the network that jobs communicate over."""
     subnet = (spec.networks.experiment or spec.networks.control).subnet
-    if "on" not in found.ufw or subnet is None or spec.count == 1:
+    if "on" not in found.ufw or "Anywhere" in found.ufw or subnet is None or spec.count == 1:
         return []
     for source in found.ufw[1:]:
         with suppress(ValueError):  # such as "Anywhere" for a service
             network = ip_network(source, strict=False)
             if network.version == subnet.version and subnet.subnet_of(network):
                 return []
-    return (
-        []
-        if "Anywhere" in found.ufw
-        else [
-            f"has ufw on, which lets in nothing from {subnet}, where jobs communicate: on it, "
-            f"sudo ufw allow from {subnet}"
-        ]
-    )
+    return [
+        f"has ufw on, which lets in nothing from {subnet}, where jobs communicate: on it, "
+        f"sudo ufw allow from {subnet}"
+    ]
 
 
 def is_node(found: Found, inputs: Properties) -> bool:
-    """Say whether a host is marked as this node."""
+    """Return whether a host is marked as this node."""
     marked = found.owner.get("uuid"), found.owner.get("node")
     return marked == (inputs["uuid"], inputs["name"])
 
@@ -204,7 +200,7 @@ def is_node(found: Found, inputs: Properties) -> bool:
 def problems(found: Found, inputs: Properties) -> dict[str, str]:
     """Return the reasons why a host cannot be a node of the cluster, each with its fix.
 
-    On a host that is a node already, `up` deals with failed units and unfinished packages.
+    Failed units and unfinished packages of a host that is a node already are left to `up`.
     """
     host, image, gpus = host_of(inputs), inputs["image"], inputs["gpus"]
     experiment = str(host.experiment_address or "")
@@ -269,11 +265,11 @@ def problems(found: Found, inputs: Properties) -> dict[str, str]:
 
 
 def differences(hosts: Mapping[str, Found], spec: ClusterSpec) -> list[Finding]:
-    """Compare hosts: different uids of an account are faults, different versions only notes."""
+    """Compare hosts: an account with different uids is an error, different versions are notes."""
 
     def unlike(of_hosts: Mapping[str, str]) -> str:
-        told = ", ".join(f"{value} on {name}" for name, value in of_hosts.items())
-        return told if len({*of_hosts.values()}) > 1 else ""
+        values = ", ".join(f"{value} on {name}" for name, value in of_hosts.items())
+        return values if len({*of_hosts.values()}) > 1 else ""
 
     numbers = {}
     if spec.storage.shared.provider == "nfs":
@@ -307,11 +303,11 @@ def differences(hosts: Mapping[str, Found], spec: ClusterSpec) -> list[Finding]:
 
 
 def lacking(found: Found, gpus: int, recipe: str) -> list[str]:
-    """Return why a host's GPUs do not suffice: too few, or not supported by the recipe."""
+    """Return why a host's GPUs are too few, or not supported by the recipe."""
     chips, known = [chip_of(id_) for id_ in found.gpu_ids], recipes.load(recipe)
     reasons = [recipes.why_not(known, chip.compute_capability) if chip else "" for chip in chips]
     few = [_too_few(found, gpus)] if found.gpus < gpus else []
-    # An additional, older GPU, such as one for a screen, does no harm.
+    # Additional GPUs, such as an old one for a screen, may be unsupported.
     if not few and reasons.count("") >= gpus:
         return []
     return few + [f"cannot run its GPUs: {why}" for why in sorted(filter(None, {*reasons}))]

@@ -1,6 +1,7 @@
-"""Takes in hosts: an Ansible inventory, an ssh_config, or a list of hosts.
+"""Reads hosts from an Ansible inventory, an ssh_config, or a list of hosts.
 
-Ansible and paramiko read their own formats, without what would run commands or ask a network.
+Ansible and paramiko parse their formats; directives that would run commands or query a network are
+left out.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _KEYWORDS = {"hostname", "port", "user", "identityfile", "proxyjump"}
 
 class _Login(NamedTuple):
     line: int
-    name: str  # what the file calls the host
+    name: str  # the host's name in the file
     address: str
     port: Any = None
     user: str | None = None
@@ -55,7 +56,7 @@ class _Login(NamedTuple):
 
 
 def imported(source: Source) -> Draft | None:
-    """Return the cluster of the hosts that a file names; None if it has another format."""
+    """Return the draft for the hosts in a file; None if it has another format."""
     draft = Draft(source)
     if not source.text.strip() or source.text.lstrip().startswith("<"):
         return None
@@ -67,13 +68,17 @@ def imported(source: Source) -> Draft | None:
         return None
     if len(found) > _MOST_HOSTS:
         raise source.refusal(1, f"names more than {_MOST_HOSTS} hosts", "name fewer hosts")
-    gates = {_target(draft, hop, one.line)["address"] for one in found for hop in _hops(one.jump)}
-    nodes = [one for one in found if not {one.name.lower(), one.address} & gates] or found
+    gates = {
+        _target(draft, hop, login.line)["address"] for login in found for hop in _hops(login.jump)
+    }
+    nodes = [login for login in found if not {login.name.lower(), login.address} & gates] or found
     for key in ("user", "key", "jump"):
-        usual, _ = Counter(getattr(one, key) for one in nodes).most_common(1)[0]
-        for one in nodes:
-            if getattr(one, key) != usual:
-                draft.leave(one.line, f"{key} {getattr(one, key)} of {one.name}: all have {usual}")
+        usual, _ = Counter(getattr(login, key) for login in nodes).most_common(1)[0]
+        for login in nodes:
+            if getattr(login, key) != usual:
+                draft.omit(
+                    login.line, f"{key} {getattr(login, key)} of {login.name}: all have {usual}"
+                )
         value = _bastions(draft, usual, found) if key == "jump" else usual
         value = getpass.getuser() if key == "user" and usual is None else value
         option = "bastions" if key == "jump" else key
@@ -84,20 +89,20 @@ def imported(source: Source) -> Draft | None:
 
 
 def _groups(draft: Draft, nodes: list[_Login]) -> None:
-    """Make node groups of the file's groups, and a control network of the hosts'."""
+    """Make node groups of the file's groups, and a control network."""
     hosts, names, seen = dict[str, list[Any]](), dict[str, str](), set[Any]()
-    for name in {one.group: None for one in nodes}:
+    for name in {login.group: None for login in nodes}:
         names[name] = group_name(name, names.values())
-    for one in nodes:
-        if (one.address, one.port) in seen:
-            draft.leave(one.line, f"host {one.name}: {one.address} is there already")
+    for login in nodes:
+        if (login.address, login.port) in seen:
+            draft.omit(login.line, f"host {login.name}: {login.address} is there already")
             continue
-        seen.add((one.address, one.port))
-        name = names[one.group] if len(names) <= _MOST_GROUPS else "node"
+        seen.add((login.address, login.port))
+        name = names[login.group] if len(names) <= _MOST_GROUPS else "node"
         group = hosts.setdefault(name, [])
         at = ("backend", "hosts", name, len(group))
-        draft.lines[at], draft.remarks[at] = one.line, one.name
-        group.append({"address": one.address} | ({"port": one.port} if one.port else {}))
+        draft.lines[at], draft.remarks[at] = login.line, login.name
+        group.append({"address": login.address} | ({"port": login.port} if login.port else {}))
     draft.put("backend", "hosts", value=hosts)
     groups = [{"name": key, "count": len(some)} for key, some in hosts.items()]
     draft.put("nodes", value=[group | {"image": "debian-12"} for group in groups])
@@ -115,11 +120,16 @@ def _bastions(draft: Draft, jump: str | None, known: list[_Login]) -> list[dict[
     bastions = []
     for hop in _hops(jump):
         gate = _target(draft, hop, draft.source.line(hop))
-        for one in known:
-            if one.name.lower() == gate["address"]:
-                own = {"address": one.address, "port": one.port, "user": one.user, "key": one.key}
+        for login in known:
+            if login.name.lower() == gate["address"]:
+                own = {
+                    "address": login.address,
+                    "port": login.port,
+                    "user": login.user,
+                    "key": login.key,
+                }
                 own = {key: value for key, value in own.items() if value}
-                gate = own | gate | {"address": one.address}
+                gate = own | gate | {"address": login.address}
         bastions.append(gate)
     return bastions
 
@@ -137,7 +147,7 @@ def _target(draft: Draft, text: str, line: int) -> dict[str, Any]:
 
 
 def _ssh_config(draft: Draft) -> list[_Login]:
-    """Read Host blocks; a `Match` may run commands, and canonical names would ask DNS."""
+    """Read Host blocks; not `Match`, which may run commands, nor options that query DNS."""
     kept, names, patterns, in_match = list[str](), dict[str, int](), 0, False
     for number, text in enumerate(draft.source.text.splitlines(), 1):
         word, *words = re.split(r"[\s=]+", text.strip())
@@ -147,10 +157,10 @@ def _ssh_config(draft: Draft) -> list[_Login]:
             names |= {word: number for word in words if not set('*?!"') & set(word)}
             patterns += len(words)
         elif in_match or (key and key not in _KEYWORDS and not key.startswith("#")):
-            draft.leave(number, key)
+            draft.omit(number, key)
             continue
         kept.append(text)
-    if patterns > _MOST_PATTERNS:  # each is held against each
+    if patterns > _MOST_PATTERNS:  # paramiko compares each host with each pattern
         raise draft.source.refusal(1, f"has more than {_MOST_PATTERNS} hosts", "name fewer hosts")
     logins = []
     try:
@@ -158,13 +168,13 @@ def _ssh_config(draft: Draft) -> list[_Login]:
     except ConfigParseError as error:
         raise draft.source.refusal(1, str(error)) from None
     for name, line in names.items():
-        said = config.lookup(name)
-        key = said.get("identityfile", [""])[0].replace(str(Path.home()), "~", 1) or None
-        port: Any = said.get("port")
+        values = config.lookup(name)
+        key = values.get("identityfile", [""])[0].replace(str(Path.home()), "~", 1) or None
+        port: Any = values.get("port")
         port = int(port) if port and port.isdecimal() else port
-        login = (said["hostname"], port, said.get("user"), key, said.get("proxyjump"))
-        if said.get("user") == "git":
-            draft.leave(line, f"host {name}: a git server")
+        login = (values["hostname"], port, values.get("user"), key, values.get("proxyjump"))
+        if values.get("user") == "git":
+            draft.omit(line, f"host {name}: a git server")
         else:
             logins.append(_Login(line, name, *login))
     return logins
@@ -174,24 +184,24 @@ def _inventory(draft: Draft) -> list[_Login]:
     source, logins = draft.source, list[_Login]()
     inventory = _parsed(source)
     for host in inventory.hosts.values() if inventory else ():
-        # Through JSON, for Ansible's strings are of a class of their own.
+        # JSON turns Ansible's own string class into str.
         text = json.dumps(get_group_vars(host.get_groups()) | host.vars, default=str)
-        said = reading.reply(text, host.name).json(dict[str, Any])
+        values = reading.reply(text, host.name).json(dict[str, Any])
         line, own = source.line(host.name), {"address": f"{host.name}"}
-        for key, value in said.items():
+        for key, value in values.items():
             if key in _VARIABLES:
                 own[_VARIABLES[key]] = value
             elif key not in ("inventory_file", "inventory_dir"):
-                draft.leave(source.line(key), key)
-        if (how := said.get("ansible_connection", "ssh")) not in ("ssh", "smart", "paramiko"):
-            draft.leave(line, f"host {host.name}: its connection is {how}")
+                draft.omit(source.line(key), key)
+        if (how := values.get("ansible_connection", "ssh")) not in ("ssh", "smart", "paramiko"):
+            draft.omit(line, f"host {host.name}: its connection is {how}")
             continue
         arguments = str(own.pop("jump", ""))
         if jump := _JUMP.search(arguments):
             own["jump"] = jump[1]
         if _JUMP.sub("", arguments).strip("-o '\""):
-            draft.leave(source.line("ansible_ssh_common_args"), "options of ssh but for ProxyJump")
-        groups = [one.name for one in host.groups if one.name not in ("all", "ungrouped")]
+            draft.omit(source.line("ansible_ssh_common_args"), "options of ssh but for ProxyJump")
+        groups = [group.name for group in host.groups if group.name not in ("all", "ungrouped")]
         group = f"{(*groups, 'node')[0]}"
         logins.append(_Login(line, f"{host.name}", group=group, **own))
     if inventory and not logins:
@@ -200,14 +210,14 @@ def _inventory(draft: Draft) -> list[_Login]:
 
 
 def _parsed(source: Source) -> InventoryData | None:
-    """Read an inventory, or a list of hosts, with Ansible's plugin; None for another mapping.
+    """Parse an inventory, or a list of hosts, with Ansible's plugin; None for another mapping.
 
-    Nothing beside the file is read: neither vaults nor group_vars.
+    Other files, such as vaults and group_vars, are not read.
     """
     text, kind, found = _USER.sub(r"\2 ansible_user=\1", source.text), "ini", InventoryData()
     if source.mapping:
-        groups = [one for one in source.mapping.data.values() if isinstance(one, dict)]
-        if not any({"hosts", "children", "vars"} & one.keys() for one in groups):
+        groups = [group for group in source.mapping.data.values() if isinstance(group, dict)]
+        if not any({"hosts", "children", "vars"} & group.keys() for group in groups):
             return None
         text, kind = json.dumps(source.mapping.data, default=str), "yaml"
     hosts = 0
@@ -222,7 +232,7 @@ def _parsed(source: Source) -> InventoryData | None:
         try:
             with redirect_stderr(io.StringIO()):  # warnings
                 inventory_loader.get(kind).parse(found, DataLoader(), str(path), cache=False)
-        except Exception as error:  # of many kinds for malformed names
+        except Exception as error:  # Ansible raises many kinds for malformed names
             why = str(error).replace(str(path), source.what)
             word = re.search(r"got: (\S+)|'([^']+)'\.?$", why)
             at = source.line(word[1] or word[2]) if word else 1

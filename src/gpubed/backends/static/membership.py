@@ -1,4 +1,4 @@
-"""Scripts that a host runs to join a cluster, to change its node's account, and to leave."""
+"""Scripts that make a host a node of a cluster, change its node's account, and release it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from gpubed.nodes.ssh import SSH, CommandFailed, CommandTimedOut
 MARK = "/etc/gpubed/owner.json"
 _UNIT_FILES = (".service", ".timer", ".socket", ".path", ".mount", ".target")
 _PATIENCE = 30  # seconds
-# Services end one after another: MariaDB's unit may take 15 min for that, and any other 90 s, of
-# which hardly any needs a second. Slurm waits up to 40 s for its jobs.
-_LETTING_GO_S = 20 * 60.0
+# MariaDB's unit may take 15 min to stop, others 90 s. Slurm waits up to 40 s for its jobs.
+_RELEASE_S = 20 * 60.0
 _REFUSED = {
     77: (
         f"was made a node of another cluster meanwhile, see {MARK}; nothing was changed",
@@ -26,8 +25,8 @@ _REFUSED = {
         "the same command again, once that has ended",
     ),
 }
-# The file of keys that sshd reads for `user`, whose home is `HOME`; both are this account's where
-# `user` is not set. A link to it stays, and where only root may write, root does.
+# Sets `keys` to the file of keys that sshd reads for `user` (by default this account) with the home
+# `HOME`, and `as` to the prefix of commands that may write to it. Links to the file stay.
 _KEYS = r"""
 user=${user:-$(id -un)}
 whom="user=$user,host=localhost,addr=127.0.0.1,laddr=127.0.0.1,lport=22,rdomain="
@@ -38,8 +37,8 @@ keys=$(sudo -n /usr/sbin/sshd -T -C "$whom" 2> /dev/null |
 as=
 [ -w "$(dirname "$(readlink -f "$keys")")" ] || as="sudo -n"
 """
-# One at a time works on a host: the folder is the lock, which every account can open. Whose the
-# host is, is asked under the lock: it may have joined another cluster since it was looked at.
+# The folder is the lock of a host, which every account can open. Under the lock, the owner is read
+# again: the host may have joined another cluster meanwhile.
 _LOCKED = r"""
 exec 9< /etc/gpubed
 flock -w "$patience" 9 || exit 78
@@ -48,24 +47,24 @@ case $(sudo -n cat /etc/gpubed/owner.json 2> /dev/null || true) in
   *) exit 77 ;;
 esac
 """
-# The mark comes first, so that no key lets in a cluster that the host does not name; and how to
-# be rid of the cluster is there before its key.
+# Writes the mark and the program `release` before the key: every host that lets in a cluster names
+# it and can be released.
 _ADMIT = rf"""
 set -eu
 sudo -n install -d -m 755 /etc/gpubed
 {_LOCKED}
 [ -z "$open" ] || echo "$open" | sudo -n tee /etc/gpubed/owner.ports > /dev/null
 echo "$mark" | sudo -n tee /etc/gpubed/owner.json > /dev/null
-# The key is in the home of the account that the cluster logs in to, not in root's.
+# The program finds the key in the home of this account, not in root's.
 {{ printf "#!/bin/sh\nHOME='%s' user='%s'\n" ~ "$(id -un)"; printf %s "$program"; }} |
   sudo -n tee /etc/gpubed/release > /dev/null
 sudo -n chmod 755 /etc/gpubed/release
 [ -d ~/.ssh ] || install -d -m 700 ~/.ssh
 {_KEYS}
 [ -e "$keys" ] || (umask 077; $as touch "$keys"; [ -z "$as" ] || $as chmod 644 "$keys")
-# sshd believes no file that others may write.
+# sshd ignores a file that others may write.
 $as chmod go-w "$keys"
-# A file whose last line has no end would swallow ours, which must be a line of its own.
+# Ends an incomplete last line.
 [ -z "$(tail -c 1 "$keys")" ] || echo | $as tee -a "$keys" > /dev/null
 $as sed -i --follow-symlinks "/ gpubed:$uuid\$/d" "$keys"
 echo "$key gpubed:$uuid" | $as tee -a "$keys" > /dev/null
@@ -76,8 +75,8 @@ HOME=$(getent passwd "$user" | cut -d : -f 6)
 ! sudo -n test -f "$keys" ||
   sudo -n sed -i --follow-symlinks "/ gpubed\(-role\)\?:$uuid\$/d" "$keys"
 """
-# Services of roles are stopped, so that nothing of the cluster goes on running; packages stay.
-# The mark goes last: a host that is let go by half still says whose it was.
+# Stops the services of roles; packages stay. Removes the mark last, so that another call finds a
+# host that was released only partly.
 _RELEASE = rf"""
 set -eu
 {_LOCKED}
@@ -85,19 +84,19 @@ cd /etc/systemd/system
 ours=
 for unit in $units; do
   [ -e "$unit" ] || continue
-  # A name that others give to theirs, too: ours reads what the role wrote.
+  # Others may use this name, too; the unit of the role reads a file in /etc/gpubed.
   case $unit in gpubed-*) ;; *) sudo -n grep -q /etc/gpubed/ "$unit" || continue ;; esac
   ours="$ours $unit"
 done
-# In one call, so that no timer starts again what has just been stopped.
+# In one call, so that no timer starts a stopped service again.
 [ -z "$ours" ] || sudo -n systemctl disable --now $ours
 ! command -v nft > /dev/null || sudo -n nft delete table inet gpubed 2> /dev/null || true
-# What a role has to undo, so that the owner can go on with what stays.
+# The clean-up of roles.
 for hook in /etc/gpubed/leave.d/*; do
   [ -e "$hook" ] || continue
   sudo -n sh "$hook" "$how" || {{ echo "$hook failed" >&2; exit 1; }}
 done
-# Gives the host back as it was (role base).
+# Restores files and packages of the host (role base).
 ledger=/var/lib/gpubed/ledger/ledger.py
 [ -n "$how" ] || ! sudo -n test -e $ledger || sudo -n python3 $ledger give-back || {{
   echo "not all could be given back; the same command again goes on" >&2
@@ -113,7 +112,7 @@ else
   [ -n "$how" ] || sudo -n rm -f /etc/gpubed/owner.ports
 fi
 """
-_BY_HAND = r"""# release UUID: ends all that the gpubed cluster of that id has here, as `down` does.
+_BY_HAND = r"""# release UUID: removes the gpubed cluster of that id from this host, as `down` does.
 uuid=${1:?the id of the cluster is missing}
 if ! sudo -n grep -qF "\"$uuid\"" /etc/gpubed/owner.json; then
   echo "this host is no node of cluster $uuid" >&2
@@ -125,7 +124,7 @@ fi
 def admit(ssh: SSH, owner: dict[str, str], public_key: str, stays_open: str = "") -> None:
     """Mark a host as a node (`uuid`, `cluster`, `node`, `id`), then add the cluster's key.
 
-    `stays_open` is what role firewall leaves open; empty for a node, which has it written down.
+    `stays_open` are ports that role firewall leaves open; the host keeps them in a file.
     """
     program = _BY_HAND + _script(_RELEASE, how="", units=" ".join(units()))
     words = {"uuid": owner["uuid"], "mark": json.dumps(owner), "key": public_key}
@@ -151,7 +150,7 @@ def release(ssh: SSH, uuid: str, *, stays: bool = False) -> None:
 
 
 def by_hand(uuid: str) -> str:
-    """Return the command that releases a host locally, for one that gpubed cannot log in to."""
+    """Return the command that releases a host, to run there if gpubed cannot log in."""
     return f"sudo sh /etc/gpubed/release {shlex.quote(uuid)}"
 
 
@@ -171,11 +170,11 @@ def _script(text: str, **words: str) -> str:
 def _run(ssh: SSH, script: str) -> str:
     called = f"{ssh.node.name} ({ssh.node.control_address})"
     try:
-        return ssh.run("sh -c %s", script, timeout=_LETTING_GO_S).stdout
+        return ssh.run("sh -c %s", script, timeout=_RELEASE_S).stdout
     except CommandTimedOut:
         raise GpubedError(
-            f"{called} is not let go after {_LETTING_GO_S / 60:.0f} min, and goes on at it",
-            "see there what does not stop (sudo systemctl list-jobs) and end it "
+            f"{called} is not released after {_RELEASE_S / 60:.0f} min, and continues to stop",
+            "see there which unit does not stop (sudo systemctl list-jobs) and end it "
             "(sudo systemctl kill --signal=KILL UNIT), then the same command again",
         ) from None
     except CommandFailed as error:

@@ -1,4 +1,4 @@
-"""Driver that makes a host a node: looks at it, marks it, and adds the cluster's key."""
+"""The driver that makes a host a node: checks it, marks it, and adds the cluster's key."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ class NodeDriver(Driver):
         self._reach, self._paths = reach, paths
 
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
-        """Replace the node for another host; update it for other access to the same host.
+        """Replace the node for another host; update it for another login to the same host.
 
-        Another port of the same address is the same host, unless the specification still names the
-        old port.
+        A new port of the same address is the same host, unless another host has the old port.
         """
         changed = {key for key in {*olds, *news} if olds.get(key) != news.get(key)}
         old, new = host_of(olds), host_of(news)
@@ -41,7 +40,7 @@ class NodeDriver(Driver):
         return Change(replace=sorted(changed - in_place), update=sorted(changed & in_place))
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
-        """Look at the host, then admit the cluster's key and mark the host as its node."""
+        """Check the host, mark it as the cluster's node, and add the cluster's key."""
         return self._joined(inputs, None)
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
@@ -54,7 +53,7 @@ class NodeDriver(Driver):
                 return _result(ssh, id, found, inputs)
         except GpubedError as error:
             if _is_silence(error) or self._is_gone(error, inputs):
-                raise Silent(f"{inputs['name']} is not looked at: {error.message}") from error
+                raise Silent(f"{inputs['name']} cannot be checked: {error.message}") from error
             raise
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
@@ -69,17 +68,17 @@ class NodeDriver(Driver):
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
         """Remove the cluster's key and mark, and stop its services.
 
-        A host that has become another node of the cluster is left alone. So is one that cannot be
-        logged in to, if `gpubed down --without` names it or the specification no longer does.
+        A host stays as it is if it became another node of the cluster, or if the login fails and
+        `gpubed down --without` names it or the specification no longer does.
         """
         uuid, host = inputs["uuid"], host_of(inputs)
         try:
-            with _turn(inputs), self._connected(inputs) as ssh:
+            with _locked(inputs), self._connected(inputs) as ssh:
                 if not is_node(look(ssh), inputs):
                     return
-                # Engines remove a node before they create its replacement. A host that is about to
-                # become another node keeps its mark, so that it is found if that creation fails;
-                # the creation releases this node. Only the account's key is removed here.
+                # Engines remove a node before they create its replacement. A host that becomes
+                # another node keeps its mark, to be found if that creation fails. Here, only the
+                # account's key is removed; the creation removes the rest.
                 heir = self._heir(inputs)
                 if heir in ("", inputs["name"]):
                     membership.release(ssh, uuid, stays=bool(heir))
@@ -87,11 +86,11 @@ class NodeDriver(Driver):
                     membership.expel(ssh, ssh.node.user, uuid)
         except GpubedError as error:
             if addresses.ssh(host.address, host.port) in record.read(self._paths).without:
-                return  # `down` says what stays there
+                return  # `down` reports the remains
             if self._is_gone(error, inputs):
                 message = (
-                    f"{error.message}; it leaves the cluster as it is. When it is back, all that "
-                    f"the cluster has there ends with: {membership.by_hand(uuid)}   "
+                    f"{error.message}; it leaves the cluster as it is. When it is back, this "
+                    f"removes the cluster from it: {membership.by_hand(uuid)}   "
                     "(packages and data stay)"
                 )
                 progress.emit("note", message=message)
@@ -101,16 +100,16 @@ class NodeDriver(Driver):
             cluster = self._paths.name
             raise GpubedError(
                 error.message,
-                f"wait for it; or take it out of hosts in {self._paths.spec}, and the node goes "
+                f"wait for it; or remove it from hosts in {self._paths.spec}, and the node goes "
                 "without it; or take the whole cluster down: "
                 f"gpubed down {cluster} --without {inputs['name']}",
             ) from error
 
     def _joined(self, inputs: Properties, id_: str | None) -> tuple[str, dict[str, Any]]:
-        """Make a host the cluster's node; `id_` is kept for a host that is a node already."""
+        """Make a host a node with the id `id_`, by default its present or a new one."""
         name, uuid = inputs["name"], inputs["uuid"]
         try:
-            with _turn(inputs), self._connected(inputs) as ssh:
+            with _locked(inputs), self._connected(inputs) as ssh:
                 found = candidate(ssh, self._reach.wanted)
                 if wrong := problems(found, inputs):
                     raise NodeFailed(
@@ -119,7 +118,7 @@ class NodeDriver(Driver):
                     )
                 if is_node(found, inputs):
                     id_ = id_ or found.owner["id"]
-                elif found.owner:  # another node of the cluster, whose services must stop
+                elif found.owner:  # another node of the cluster: its services must stop
                     membership.release(ssh, uuid, stays=True)
                 id_ = id_ or f"{name}-{secrets.token_hex(4)}"
                 owner = {"uuid": uuid, "cluster": inputs["cluster"], "node": name, "id": id_}
@@ -131,7 +130,7 @@ class NodeDriver(Driver):
             raise NodeFailed(error.message, error.hint) from error
 
     def _heir(self, inputs: Properties) -> str:
-        """Return the name of the node that a running `up` makes of this host; empty for none."""
+        """Return the node that a running `up` makes of this host; empty if it makes none."""
         run, spec = runlock.holder(self._paths.state), self._reach.wanted
         if not (run and run.verb == "up" and spec and isinstance(spec.backend, Config)):
             return ""
@@ -158,8 +157,8 @@ class NodeDriver(Driver):
 
 
 @contextmanager
-def _turn(inputs: Properties) -> Iterator[None]:
-    """Lock a host: when hosts swap nodes, one node leaves it while another joins."""
+def _locked(inputs: Properties) -> Iterator[None]:
+    """Lock a host: if hosts swap nodes, one node is removed while another is made."""
     host, folder = host_of(inputs), cache() / "hosts"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"{host.address}-{host.port}").open("w") as place:
@@ -176,14 +175,14 @@ def _is_silence(error: GpubedError) -> bool:
 
 
 def _config(inputs: Properties) -> Config:
-    # A newer version may have written the state, with more options.
+    # The state may have options of newer versions.
     return Config.model_validate({**inputs["config"], "hosts": {}}, extra="ignore")
 
 
 def _result(ssh: SSH, id_: str, found: Found, inputs: Properties) -> dict[str, Any]:
     host, node = host_of(inputs), ssh.node
-    said = ssh.run("cat /etc/ssh/ssh_host_*_key.pub").stdout
-    keys = [" ".join(line.split()[:2]) for line in said.splitlines()]
+    lines = ssh.run("cat /etc/ssh/ssh_host_*_key.pub").stdout.splitlines()
+    keys = [" ".join(line.split()[:2]) for line in lines]
     return {
         "id": id_,
         # The host's own address, as other nodes and bastions may not resolve its name.
@@ -191,7 +190,7 @@ def _result(ssh: SSH, id_: str, found: Found, inputs: Properties) -> dict[str, A
         "experiment_address": host.experiment_address and str(host.experiment_address),
         "port": node.port,
         "user": node.user,
-        # A key that the user has revoked must not be trusted because the host reports it.
+        # Not those that the user has revoked.
         "host_keys": sorted(access.trusted(_config(inputs), host, keys)),
         "via": [hop.model_dump() for hop in node.via],
     }

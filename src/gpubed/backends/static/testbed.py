@@ -1,4 +1,4 @@
-"""The hosts of a static cluster: finds, judges and releases them."""
+"""Finds, checks and releases the hosts of a static cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
 
 from gpubed.backends.static import access, membership
-from gpubed.backends.static.config import Config, Host, options
+from gpubed.backends.static.config import Config, Host
 from gpubed.backends.static.host import (
     Found,
     candidate,
@@ -36,12 +36,14 @@ _Seen: TypeAlias = "tuple[Host, str, Found | GpubedError]"
 
 
 class StaticTestbed(Testbed):
-    """The current and former hosts of a cluster."""
+    """The present and former hosts of a cluster."""
 
     def __init__(self, backend: Backend, reach: TestbedOptions, paths: ClusterPaths) -> None:
         super().__init__(backend, reach, paths)
         self._hosts: dict[str, tuple[Config, Host, str]] = {}  # what `existing` found, by id
-        self._missed: list[tuple[Host, str, GpubedError]] = []  # what `existing` failed to see
+        self._missed: list[
+            tuple[Host, str, GpubedError]
+        ] = []  # hosts that `existing` failed to check
 
     @cached_property
     def _known(self) -> Config | None:
@@ -52,14 +54,14 @@ class StaticTestbed(Testbed):
         return NodeDriver(self.reach, self.paths) if kind == "node" else super().driver(kind)
 
     def describe(self, allocation: Allocation) -> dict[str, str]:
-        """Return each node's state: ready if its host is marked, missing if not, away if silent."""
+        """Return each node's state: ready (its host is marked), missing (not), or away (silent)."""
 
         def owner(node: Any) -> dict[str, str]:
             try:
                 with SSH(node, self.paths) as ssh:
                     return look(ssh).owner
             except LoginRefused:
-                # A released host refuses the cluster's key: look with the user's own.
+                # A released host refuses the cluster's key, but not the user's.
                 place, known = (node.control_address, node.port), self._known
                 for host, name in access.each(known) if known else ():
                     if known and (host.address, host.port) == place:
@@ -71,7 +73,7 @@ class StaticTestbed(Testbed):
             try:
                 return "ready" if owner(node).get("id") == node.id else "missing"
             except Unreachable as error:
-                # A wrong host key or refused login is reported where nodes are logged in to.
+                # Later logins report a wrong host key or a refused login.
                 return "away" if error.is_silence else "ready"
             except GpubedError:
                 return "missing"
@@ -80,13 +82,12 @@ class StaticTestbed(Testbed):
         return {n.name: s for n, s in zip(allocation.nodes, states, strict=True)}
 
     def identity(self) -> None:
-        """Return None: each host names its cluster, and `existing` asks former hosts, too."""
+        """Return None: marks identify a host's cluster, and `existing` checks former hosts."""
 
     def existing(self) -> list[Existing]:
         """Return the hosts that are marked as nodes of the cluster.
 
-        Asks hosts of the specification and of earlier ones; an earlier one that is silent counts as
-        taken out.
+        Checks the hosts of the specification and of kept ones. Those of kept ones need not answer.
         """
         missed = self._missed = []
         known = self._known
@@ -104,7 +105,7 @@ class StaticTestbed(Testbed):
             except GpubedError as error:
                 if named:
                     missed.append((host, name, error))
-                return None  # removing a node in the state reports the fault
+                return None  # removing a node of the state reports the error
             if owner.get("cluster") != self.paths.name:
                 return None
             self._hosts[owner["id"]] = known, host, name
@@ -114,11 +115,11 @@ class StaticTestbed(Testbed):
         return [thing for thing in parallel.each(find, hosts.values()) if thing]
 
     def unseen(self, known: Collection[str], left: Collection[str] = ()) -> list[str]:
-        """Return the hosts that could not be looked at, and why, except those `down` skips."""
+        """Return the hosts that could not be checked, except those that `down` skips, and why."""
         missed, spec = self._missed_hosts(left=False), self.reach.wanted or self.reach.last
         if spec is None or not known:
             return [said for name, said in missed if name not in known]
-        # With a state, a host without a node in the specification was no node before.
+        # Hosts in use have nodes, since the state has them.
         wanted = {name for group in spec.nodes for name in group.node_names}
         return [said for name, said in missed if name in wanted.difference(known).union(left)]
 
@@ -128,7 +129,7 @@ class StaticTestbed(Testbed):
         return {name: addresses.ssh(host.address, host.port) for host, name in hosts}
 
     def left_as_is(self, uuid: str) -> list[str]:
-        """Return what stays on the hosts that `down --without` skips."""
+        """Describe the remains on hosts that `down --without` skips."""
         stays = (
             f"its mark ({membership.MARK}), the cluster's key and its services stay there; once it "
             f"is back, on it: {membership.by_hand(uuid)}"
@@ -136,7 +137,7 @@ class StaticTestbed(Testbed):
         return [f"{said}; {stays}" for _, said in self._missed_hosts(left=True)]
 
     def _missed_hosts(self, *, left: bool) -> list[tuple[str, str]]:
-        """Return name and fault of the missed hosts that `down` skips, or of the others."""
+        """Return name and error of missed hosts: of those that `down` skips, or the others."""
         return [
             (name, f"{name} ({host.address}): {error.message}")
             for host, name, error in self._missed
@@ -144,12 +145,12 @@ class StaticTestbed(Testbed):
         ]
 
     def remove(self, thing: Existing) -> None:
-        """Remove a cluster's key, mark and services from its host."""
+        """Remove the cluster's key, mark and services from a host."""
         self._on(*self._hosts[thing.id], lambda ssh: membership.release(ssh, thing.uuid))
 
     def resources(self, spec: ClusterSpec) -> list[Offer]:
         """Return every host of the specification, and whether it is free."""
-        config = options(spec)
+        config = Config.of(spec.backend)
 
         def offer(found: tuple[Host, str]) -> Offer:
             host, name = found
@@ -164,15 +165,15 @@ class StaticTestbed(Testbed):
         return parallel.each(offer, access.each(config))
 
     def hosts(self, spec: ClusterSpec) -> list[SSH]:
-        """Return sessions to the hosts whose keys are known; `doctor` reports the others."""
-        config, found = options(spec), []
+        """Return sessions to the hosts with known keys; `doctor` reports the others."""
+        config, found = Config.of(spec.backend), []
         for name, host in access.wanted(spec).items():
             with suppress(PrerequisiteMissing):
                 found.append(self._session(config, host, name))
         return found
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
-        """Log in to every host, and judge whether it can be a node; nothing is changed."""
+        """Log in to every host, and check whether it can be a node; changes nothing."""
         planned = plans.plan(spec)
         return list(self._judged(planned, self._seen(planned), nodes_pass=True))
 
@@ -181,10 +182,11 @@ class StaticTestbed(Testbed):
         return [found for found in self._judged(plan, self._seen(plan)) if not found.ok]
 
     def fits(self, plan: ClusterPlan) -> list[Finding]:
-        """Judge the hosts that answer, and whether their GPUs run the recipe's code."""
-        # `doctor` and `up` say which are away.
-        seen = [one for one in self._seen(plan) if not isinstance(one[2], GpubedError)]
-        found = [one for one in self._judged(plan, seen, nodes_pass=True) if not one.ok]
+        """Check the hosts that answer, and whether their GPUs run the recipe's code."""
+        # `doctor` and `up` report silent hosts.
+        seen = [each for each in self._seen(plan) if not isinstance(each[2], GpubedError)]
+        judged = self._judged(plan, seen, nodes_pass=True)
+        found = [finding for finding in judged if not finding.ok]
         gpus = {node.name: node.gpus for node in plan.nodes if node.gpus}
         fix = (
             f"gpubed resources {plan.cluster} lists what each host has: name others, or lower gpus"
@@ -196,11 +198,11 @@ class StaticTestbed(Testbed):
                 for why in lacking(about, gpus[name], plan.spec.recipe):
                     message = f"{name} ({host.address}) {why}"
                     found.append(Finding("static.gpus", False, message, fix))
-        return list({one.message: one for one in found}.values())
+        return list({finding.message: finding for finding in found}.values())
 
     def _seen(self, plan: ClusterPlan) -> list[_Seen]:
-        """Look at each host of a plan; return the error for a host that fails."""
-        config = options(plan.spec)
+        """Return the facts of each host of a plan, or its error."""
+        config = Config.of(plan.spec.backend)
 
         def seen(found: tuple[str, Host]) -> _Seen:
             name, host = found
@@ -215,7 +217,7 @@ class StaticTestbed(Testbed):
     def _judged(
         self, plan: ClusterPlan, seen: Iterable[_Seen], *, nodes_pass: bool = False
     ) -> Iterator[Finding]:
-        """Judge each host, and their differences; `nodes_pass`: of nodes only sudo and sshd."""
+        """Check and compare hosts; with `nodes_pass`, check only sudo and sshd of present nodes."""
         uuid, answered = record.uuid(self.paths), {}
         nodes = {node.name: node for node in plan.nodes}
         for host, name, found in seen:
@@ -248,11 +250,11 @@ class StaticTestbed(Testbed):
 
 
 def _left_open(found: Found) -> str:
-    """Describe what role firewall would change on a host."""
+    """Describe the effect of role firewall on a host."""
     ports = sorted(found.ports, key=lambda port: (port[:3], int(port[4:])))
-    said = ", ".join(port.replace(":", " ") for port in ports)
+    names = ", ".join(port.replace(":", " ") for port in ports)
     forwarded = ", and what the host forwards" if found.forwards else ""
     return (
-        f"the firewall leaves open {said}{forwarded}; to other ports only nodes connect, unless "
+        f"the firewall leaves open {names}{forwarded}; to other ports only nodes connect, unless "
         "firewall.open names them"
     )

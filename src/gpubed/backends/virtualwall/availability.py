@@ -1,7 +1,7 @@
-"""What the testbed has, and whether a plan can be had now.
+"""Counts a testbed's machines, and compares them with a plan.
 
-The advertisement names hardware types, not GPUs: how many a type has is read from its name
-(`…-gpu1080`), or given by `backend.gpus`.
+The advertisement has hardware types, but no GPUs: their number follows from the type's name
+(`…-gpu1080`), or from `backend.gpus`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpubed.backends.virtualwall import documents, faults, journal, rspec
-from gpubed.backends.virtualwall.config import Config, of
+from gpubed.backends.virtualwall.config import Config
 from gpubed.backends.virtualwall.connection import Connection, connect
 from gpubed.backends.virtualwall.faults import Answered
 from gpubed.backends.virtualwall.slice_inputs import digest
@@ -26,14 +26,14 @@ from gpubed.testbeds.base import Finding, Offer
 _GPU = re.compile(r"gpu-?([a-z0-9]+)$", re.IGNORECASE)
 _WHOLE, _VIRTUAL = "raw-pc", {"emulab-xen", "default-vm", "emulab-openvz", "docker-container"}
 _ANY_TYPE, _UNTYPED = "(any)", "without a hardware type: name none in backend.hardware"
-_ANY = frozenset({"pc", "lan", "switch", "delay", "pcvm"})  # kinds that every machine is
+_ANY = frozenset({"pc", "lan", "switch", "delay", "pcvm"})  # types that every machine has
 
 
 @dataclass(frozen=True)
 class Machine:
-    """One machine: its component id, and its hardware types, of which GCF names none.
+    """A machine with its component id and hardware types; GCF's machines have none.
 
-    `is_whole` tells whether it is given as a whole (raw-pc), or as a kind unknown to gpubed.
+    `is_whole` tells whether it is granted as a whole (raw-pc, or a sliver type unknown to gpubed).
     """
 
     id: str
@@ -48,7 +48,7 @@ def offers(config: Config) -> list[Offer]:
 
 
 def images(there: Connection) -> tuple[list[str], list[str]]:
-    """Return the disk images that the testbed offers, and those that are its default."""
+    """Return the names of the testbed's disk images, and those of its default ones."""
     root = documents.parse(there.advertisement(), "the advertisement")
     found = documents.children(root, "node", "sliver_type", "disk_image")
     names = {faults.clean(image.get("name")) for image in found}
@@ -57,11 +57,11 @@ def images(there: Connection) -> tuple[list[str], list[str]]:
 
 
 def refusals(plan: ClusterPlan, paths: ClusterPaths) -> list[Finding]:
-    """Return why a plan cannot be had now, counting each group's `min`.
+    """Return why the testbed cannot grant a plan's `min` nodes now; also if it does not answer.
 
-    Machines that the cluster holds count as free. A testbed that does not answer is a reason too.
+    Machines that the cluster holds count as free.
     """
-    config, known = of(plan.spec), journal.load(paths)
+    config, known = Config.of(plan.spec.backend), journal.load(paths)
     if known and known.slivers and known.request == digest(rspec.request(plan)):
         return []
     try:
@@ -72,7 +72,7 @@ def refusals(plan: ClusterPlan, paths: ClusterPaths) -> list[Finding]:
                 held = documents.machines(ours.manifest)
         found = machines(there.advertisement())
         found = [replace(machine, free=machine.free or machine.id in held) for machine in found]
-        lacks = _compared(plan, config, found)
+        lacks = _shortages(plan, config, found)
     except PrerequisiteMissing:
         raise
     except GpubedError as error:
@@ -88,7 +88,7 @@ def machines(text: str) -> list[Machine]:
 
 
 def counted(machines: list[Machine], gpus: Mapping[str, int]) -> list[Offer]:
-    """Count machines by hardware type, those with GPUs first; `gpus` gives GPUs by type."""
+    """Count machines by hardware type, with GPUs first; `gpus` has the GPUs of types."""
     by_type: dict[str, list[Machine]] = defaultdict(list)
     for machine in machines:
         untyped = (_ANY_TYPE,) if machine.is_whole else ()
@@ -105,7 +105,7 @@ def counted(machines: list[Machine], gpus: Mapping[str, int]) -> list[Offer]:
     return sorted(found, key=lambda offer: (not offer.gpus, offer.name))
 
 
-def _compared(plan: ClusterPlan, config: Config, machines: list[Machine]) -> list[str]:
+def _shortages(plan: ClusterPlan, config: Config, machines: list[Machine]) -> list[str]:
     is_free = {machine.id: machine.free for machine in machines}
     wanted: Counter[str] = Counter()
     found = []

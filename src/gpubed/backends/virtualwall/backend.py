@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpubed.backends.virtualwall.config import DATA_RECORD, of, unmapped
+from gpubed.backends.virtualwall.config import DATA_RECORD, Config, unmapped
 from gpubed.core import addresses
 from gpubed.core.errors import UsageError
 from gpubed.spec.clusterspec import Problem, systems
@@ -14,11 +14,8 @@ from gpubed.testbeds.base import Backend
 if TYPE_CHECKING:
     import pulumi
 
-    from gpubed.backends.virtualwall.testbed import VirtualWallTestbed
-    from gpubed.core.paths import ClusterPaths
     from gpubed.spec.clusterspec import ClusterSpec
     from gpubed.spec.plan import ClusterPlan, NodePlan
-    from gpubed.testbeds.options import TestbedOptions
 
 
 class VirtualWallBackend(Backend):
@@ -26,28 +23,22 @@ class VirtualWallBackend(Backend):
 
     name = "virtualwall"
     exchanges_keys = False
-    # A physical machine goes through its firmware first.
+    # Firmware of physical machines takes minutes.
     boots_within_s = 600.0
     restarts = True
     asks_before_growth = True
-    the_way_back = "put `aggregate`, `authority` and `project` of cluster.yml's `backend:` back"
+    return_hint = "put `aggregate`, `authority` and `project` of cluster.yml's `backend:` back"
     data_records = frozenset({DATA_RECORD})
 
-    def spelled(self, id_: str) -> str:
-        """Return an id with aggregate and authority in their one spelling."""
+    def canonical_id(self, id_: str) -> str:
+        """Return an id with aggregate and authority in normal form."""
         aggregate, _, rest = id_.partition(" ")
         authority, _, project = rest.partition(" ")
         return f"{addresses.urn(aggregate)} {addresses.host(authority)} {project}" if rest else id_
 
-    def bind(self, reach: TestbedOptions, paths: ClusterPaths) -> VirtualWallTestbed:
-        """Return the testbed as a cluster sees it."""
-        from gpubed.backends.virtualwall.testbed import VirtualWallTestbed
-
-        return VirtualWallTestbed(self, reach, paths)
-
     def check(self, spec: ClusterSpec) -> list[Problem]:
-        """Refuse unknown groups, too few machines, and a shared folder that is not named."""
-        config, found = of(spec), list[Problem]()
+        """Refuse unknown groups, too few machines, and a shared volume without `shared_folder`."""
+        config, found = Config.of(spec.backend), list[Problem]()
         groups = {group.name: group for group in spec.nodes}
         for name, wanted in config.hardware.items():
             path, group = ("backend", "hardware", name), groups.get(name)
@@ -71,15 +62,15 @@ class VirtualWallBackend(Backend):
         return True
 
     def warnings(self, spec: ClusterSpec) -> list[str]:
-        """Name images that the testbed's default stands for, and traffic that may lack IPv4."""
+        """Warn of images that `images` does not map, and of control networks without IPv4."""
         found = [
             f"backend.images names no disk image for {name!r}: the testbed's default is loaded, "
             f"whichever that is; roles take {', '.join(systems())}"
             for name in unmapped(spec)
         ]
-        # Nodes then have their control addresses alone; some testbeds give IPv4 ones.
-        has_links = spec.networks.experiment and sum(group.count for group in spec.nodes) > 1
-        if not has_links and not of(spec).bastion and of(spec).nat and spec.configure:
+        # Some testbeds give nodes IPv4 control addresses; those have `nat: false`.
+        config, has_links = Config.of(spec.backend), spec.networks.experiment and spec.count > 1
+        if not has_links and not config.bastion and config.nat and spec.configure:
             found.append(
                 "without links, traffic takes the control network, and roles need IPv4 there: "
                 "nodes of the Virtual Wall have it behind backend.bastion only"
@@ -87,7 +78,7 @@ class VirtualWallBackend(Backend):
         return found
 
     def foretold(self, plan: ClusterPlan, node: NodePlan) -> dict[str, Any]:
-        """Return the planned address; a node that is alone is in no link and gets none."""
+        """Return the planned address; a single node is in no link and gets none."""
         return super().foretold(plan, node) if len(plan.nodes) > 1 else {"experiment_address": None}
 
     def component(
@@ -97,7 +88,7 @@ class VirtualWallBackend(Backend):
         public_key: pulumi.Output[str],
         opts: pulumi.ResourceOptions | None,
     ) -> pulumi.Output[dict[str, Any]]:
-        """Declare one slice with all nodes and links, and each of its nodes made ready."""
+        """Declare a slice with all nodes and links, and the preparation of each node."""
         from gpubed.backends.component import Component
         from gpubed.backends.virtualwall import journal, slice_inputs
         from gpubed.testbeds.resources import Node, Slice
@@ -133,8 +124,3 @@ class VirtualWallBackend(Backend):
         if kind == "espec":
             return rspec.specification(plan)
         raise UsageError(f"the testbed has no {kind}", "espec or rspec")
-
-
-def create() -> VirtualWallBackend:
-    """Make the backend; the registry calls this."""
-    return VirtualWallBackend()

@@ -1,4 +1,4 @@
-"""Options of the virtualwall backend, and the testbeds whose options are known by name."""
+"""Options of the virtualwall backend, and presets of known testbeds."""
 
 from functools import cache
 from pathlib import Path
@@ -23,7 +23,7 @@ from gpubed.spec.slurm import PublicKey
 if TYPE_CHECKING:
     from gpubed.spec.clusterspec import ClusterSpec
 
-# The file of a cluster that says which part of the shared folder is its own.
+# Name of the file that records a cluster's part of the shared folder.
 DATA_RECORD = "shared_folder.json"
 _URL = wording.pattern(
     r"^https://[^\s/@]+(/[^\s@]*)?$", "a URL that begins with https://, without a user's name"
@@ -60,7 +60,7 @@ class Authority(BackendConfig):
 
 
 class Bastion(BackendConfig):
-    """The door to nodes for those who have no IPv6."""
+    """The host through which users without IPv6 reach nodes."""
 
     host: HostName = "bastion.ilabt.imec.be"
     port: Port = 22
@@ -77,7 +77,7 @@ class Bastion(BackendConfig):
 
 
 class Hardware(BackendConfig):
-    """Which machines the nodes of a group are."""
+    """The machines of a node group."""
 
     type: str | None = Field(
         default=None,
@@ -95,7 +95,7 @@ class Hardware(BackendConfig):
 
 
 class _Presets(RootModel[dict[str, dict[str, Any]]]):
-    """The file, whose names with `_` in front are parts of others."""
+    """Content of `presets.yml`; entries that begin with `_` are only parts of others."""
 
 
 @cache
@@ -106,7 +106,7 @@ def presets() -> dict[str, dict[str, Any]]:
 
 
 def _or_testbed(schema: dict[str, Any]) -> None:
-    """Require of an editor's file what `testbed` would fill in, or `testbed`."""
+    """Have the JSON schema require `testbed`, or the options that it fills in."""
     schema["properties"]["testbed"]["anyOf"][0]["enum"] = [*presets()]
     filled = [key for key in schema["required"] if key in ("aggregate", "authority")]
     schema["required"] = [key for key in schema["required"] if key not in filled]
@@ -120,9 +120,9 @@ class Config(BackendConfig):
     leases = True
     aliases: ClassVar[tuple[str, ...]] = ("geni",)
 
-    # States name the backend, so that it keeps its first name.
+    # States contain the name, so it cannot change to `geni`.
     type: Annotated[Literal["virtualwall", "geni"], AfterValidator(lambda _: "virtualwall")]
-    # Not in states: the filled-in options are, and a later version may lack the name.
+    # States have the options that it fills in instead: a later version may lack the preset.
     testbed: str | None = Field(
         default=None, exclude=True, description="fills in the options of a known testbed"
     )
@@ -141,7 +141,7 @@ class Config(BackendConfig):
     old_tls: bool = Field(
         default=False,
         description="let servers use keys and hashes that are too weak today; "
-        "who they are is verified all the same",
+        "their certificates are verified all the same",
     )
     bastion: Bastion | None = None
     hardware: dict[str, Hardware] = Field(default={}, description="by node group")
@@ -158,13 +158,13 @@ class Config(BackendConfig):
         default=None, description="folder that all nodes mount, for storage.shared.provider: volume"
     )
     host_keys: Literal["proved", "first_use"] = Field(
-        default="proved", description="first_use trusts whoever answers first"
+        default="proved", description="first_use trusts the first key that a node shows"
     )
     nat: bool = Field(
         default=True,
         description="give nodes IPv4 through imec's NAT; false where they have public addresses",
     )
-    # None as the default of newer options keeps them out of states, which would differ otherwise.
+    # Newer options default to None, which states omit: those of older versions stay unchanged.
     extra_space: Folder | None = Field(
         default=None, description="folder for the rest of the disk of /, made by Emulab's mkextrafs"
     )
@@ -177,11 +177,11 @@ class Config(BackendConfig):
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, data: Any) -> Any:
-        """Add what the testbed's preset has; within a mapping, too, the user's keys win."""
+        """Add the options of the testbed's preset; the user's keys win, also within mappings."""
         name = data.get("testbed") if isinstance(data, dict) else None
         if not isinstance(name, str):
             return data
-        # With an unknown name any preset does: the name's own error is enough.
+        # For an unknown name, any preset avoids errors besides that of the name.
         preset = presets().get(name) or next(iter(presets().values()))
         both = {k: v for k, v in preset.items() if isinstance(v, dict)}
         both = {k: v | data[k] for k, v in both.items() if isinstance(data.get(k), dict)}
@@ -195,12 +195,6 @@ class Config(BackendConfig):
         return name
 
 
-def of(spec: "ClusterSpec") -> Config:
-    """Return the options of a specification that names this backend."""
-    assert isinstance(spec.backend, Config)  # noqa: S101
-    return spec.backend
-
-
 def unmapped(spec: "ClusterSpec") -> list[str]:
-    """Return the images of node groups that no disk image of the testbed stands for."""
-    return sorted({group.image for group in spec.nodes} - of(spec).images.keys())
+    """Return the images of node groups that `images` maps to no disk image."""
+    return sorted({group.image for group in spec.nodes} - Config.of(spec.backend).images.keys())

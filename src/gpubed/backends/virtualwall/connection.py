@@ -1,11 +1,10 @@
 """The connection to one testbed for one user: its authorities and its aggregate manager.
 
-Slice and member authority speak the Common Federation API v2: they know the user's rights, and the
-slice that nodes belong to. Credentials are signed, so they are passed on byte for byte.
+Slice and member authority speak the Common Federation API v2. Their credentials are signed, so they
+are passed on byte for byte.
 
-The aggregate manager speaks GENI AM API v3, as Emulab and GCF do. The two differ in an empty
-`value` (a list, 0, or an empty string), in codes, and in which refusals are faults; only what both
-provide is used.
+The aggregate manager speaks GENI AM API v3. Emulab and GCF differ in empty values (a list, 0, or an
+empty string), in codes, and in refusals that are XML-RPC faults; both are supported.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ _QUICK_S = 300.0  # for calls that wait for no node
 
 @dataclass(frozen=True)
 class Slice:
-    """A slice as its authority knows it."""
+    """A slice at its authority."""
 
     urn: str
     expires: datetime
     description: str = ""
-    # Whether it is another user's: Emulab tells only its members more than its name.
+    # Whether it belongs to other users: Emulab tells them only its name.
     is_closed: bool = False
 
     @property
@@ -53,14 +52,14 @@ class Slice:
 
 @dataclass(frozen=True)
 class Sliver:
-    """A part of a slice: a node, or what a link is made of."""
+    """A part of a slice: a node, or a part of a link."""
 
     urn: str
     allocation: str  # geni_allocated, geni_provisioned or geni_unallocated
     operational: str  # geni_ready, geni_failed and so on; may be empty
     expires: datetime
-    error: str = ""  # the aggregate's words when it failed
-    client_id: str = ""  # the node's name in the request; empty if the aggregate does not tell
+    error: str = ""  # the aggregate's message about a failure
+    client_id: str = ""  # the node's name in the request; empty if unknown
 
     @property
     def is_final(self) -> bool:
@@ -70,7 +69,7 @@ class Sliver:
 
 @dataclass(frozen=True)
 class Description:
-    """What an aggregate has of a slice."""
+    """A slice at an aggregate."""
 
     manifest: str
     slivers: tuple[Sliver, ...]
@@ -92,7 +91,7 @@ class Description:
 
     @property
     def is_startable(self) -> bool:
-        """Whether nodes wait to be started, and none is starting."""
+        """Whether nodes can be started, and none is starting."""
         states = {sliver.operational for sliver in self.slivers}
         return bool(states & _STARTABLE) and "geni_configuring" not in states
 
@@ -108,7 +107,7 @@ class Connection:
     aggregate: Endpoint
     manager: str = ""  # the aggregate's own URN; may be empty
     grows: bool = False  # whether nodes can be added to a slice that runs
-    # Credentials by what they are for: the user, or a slice.
+    # Credentials by the URN of their slice; by "" those of the user.
     signed: dict[str, list[dict[str, str]]] = field(default_factory=dict)
 
     @property
@@ -117,15 +116,15 @@ class Connection:
         return Urn(self.login.user.authority, "project", self.config.project)
 
     def slice_urn(self, name: str) -> str:
-        """Return the usual URN of a slice of the project; the authority may name it otherwise."""
+        """Return the usual URN of a slice of the project; authorities may use another form."""
         return str(Urn(f"{self.login.user.authority}:{self.config.project}", "slice", name))
 
     def patience(self, total: float | None = None) -> Patience:
-        """Return the patience of a task: all that the configuration allows, or `total` seconds."""
+        """Return the deadline of a task: `total` seconds, or those of the configuration."""
         return Patience(self.config.poll, total or self.config.patience)
 
     def credentials(self, urn: str = "") -> list[dict[str, str]]:
-        """Return the credentials for a slice; our own by default."""
+        """Return the credentials for a slice; those of the user by default."""
         if urn not in self.signed:
             if urn:
                 value = self.slices.ask("get_credentials", urn, self.credentials(), {})
@@ -148,10 +147,9 @@ class Connection:
         return [*self._lookup(match).values()]
 
     def has_project(self) -> bool:
-        """Return whether the project is one of the user's; True if the authority does not tell.
+        """Return whether the user is in the project; True if the authority lists none.
 
-        The user's projects are listed, since Emulab does not look single ones up. Names are
-        compared, since authorities change their domains.
+        Emulab cannot look up a single project. Authorities change domains, so names are compared.
         """
         whose, own = str(self.login.user), self.credentials()
         try:
@@ -162,11 +160,11 @@ class Connection:
         return self.config.project in {urn.rpartition("+")[2] for urn in found}
 
     def create(self, name: str, until: datetime, description: str) -> str:
-        """Make a slice, and return its URN. Before a repetition, look for the slice."""
+        """Make a slice, and return its URN. Not idempotent."""
         fields = {
             "SLICE_NAME": name,
             "SLICE_PROJECT_URN": str(self.project),
-            "SLICE_EXPIRATION": documents.written(until),
+            "SLICE_EXPIRATION": documents.timestamp(until),
             "SLICE_DESCRIPTION": description,
         }
         own, options = self.credentials(), {"fields": fields}
@@ -175,7 +173,7 @@ class Connection:
 
     def renew_slice(self, urn: str, until: datetime) -> None:
         """Move the end of a slice at its authority; the same end twice is no error."""
-        fields = {"fields": {"SLICE_EXPIRATION": documents.written(until)}}
+        fields = {"fields": {"SLICE_EXPIRATION": documents.timestamp(until)}}
         # A credential holds the slice's end.
         self.slices.ask("update", "SLICE", urn, self.credentials(urn), fields)
         self.signed.pop(urn)
@@ -207,7 +205,7 @@ class Connection:
         return text if is_plain else documents.inflate(text, "the advertisement")
 
     def describe(self, urn: str) -> Description | None:
-        """Return what the aggregate has of a slice; None if it has nothing."""
+        """Return a slice at the aggregate; None if it has no slivers."""
         arguments = ([urn], self.credentials(urn), dict(_RSPEC))
         try:
             found = _described(self.aggregate.ask("Describe", *arguments))
@@ -216,15 +214,15 @@ class Connection:
         return found if found.slivers else None
 
     def allocate(self, urn: str, request: str, until: datetime) -> Description:
-        """Reserve a request for ten minutes. Do not repeat blindly."""
-        own, options = self.credentials(urn), {"geni_end_time": documents.written(until)}
+        """Reserve the nodes of a request for ten minutes. Not idempotent."""
+        own, options = self.credentials(urn), {"geni_end_time": documents.timestamp(until)}
         ask = partial(self.aggregate.ask, timeout=_LONG_S, repeats=False)
         return _described(ask("Allocate", urn, own, request, options))
 
     def update(self, urn: str, request: str) -> None:
-        """Request a slice's nodes anew, in place: those still named stay. May be repeated.
+        """Change the nodes of a slice; those in the new request stay. Idempotent.
 
-        Only Emulab has this call: other aggregates refuse it.
+        Only Emulab has this call; other aggregates refuse it.
         """
         own = self.credentials(urn)
         self.aggregate.ask("Update", urn, [urn], own, request, {}, timeout=_LONG_S)
@@ -232,11 +230,11 @@ class Connection:
     def provision(
         self, urn: str, keys: Sequence[str], until: datetime, *, best_effort: bool
     ) -> Description:
-        """Load what was reserved; the user may log in with these keys."""
+        """Load the images of reserved nodes, which then accept the user's keys. Not idempotent."""
         options = {
             **_RSPEC,
             **self._users(keys),
-            "geni_end_time": documents.written(until),
+            "geni_end_time": documents.timestamp(until),
             "geni_best_effort": best_effort,
         }
         ask = partial(self.aggregate.ask, timeout=_LONG_S, repeats=False)
@@ -245,9 +243,8 @@ class Connection:
     def act(self, urn: str, sliver: str, action: str, keys: Sequence[str] = ()) -> None:
         """Start or restart a slice's nodes, or replace their `keys` (geni_update_users).
 
-        It goes on after the call has ended.
+        Returns before that is done. `describe` tells the state; the answers of aggregates differ.
         """
-        # The answers of aggregates differ too much: ask for the status instead.
         own, options = self.credentials(urn), self._users(keys) if keys else {}
         self.aggregate.ask("PerformOperationalAction", [sliver], own, action, options)
 
@@ -255,12 +252,12 @@ class Connection:
         return {"geni_users": [{"urn": str(self.login.user), "keys": list(keys)}]}
 
     def renew(self, urn: str, until: datetime) -> None:
-        """Ask the aggregate for more time, or as much of it as can be had."""
-        end, options = documents.written(until), {"geni_extend_alap": True}
+        """Extend the slivers until a time, or as long as the aggregate allows."""
+        end, options = documents.timestamp(until), {"geni_extend_alap": True}
         self.aggregate.ask("Renew", [urn], self.credentials(urn), end, options)
 
     def delete(self, urn: str) -> None:
-        """Release everything; goes on after the call has ended."""
+        """Release all slivers; returns before that is done."""
         self.aggregate.ask("Delete", [urn], self.credentials(urn), {}, timeout=_LONG_S)
 
 
@@ -271,20 +268,20 @@ def connect(config: Config) -> Connection:
     def endpoint(url: str, what: str) -> Endpoint:
         return Endpoint(url, context, what, config.poll, min(_QUICK_S, config.patience))
 
-    asked = endpoint(config.aggregate.url, "the aggregate")
-    manager, asked.url, grows = version(asked)
-    aggregate = endpoint(asked.url, asked.what)
-    aggregate.clock_ahead_s = asked.clock_ahead_s
+    given = endpoint(config.aggregate.url, "the aggregate")
+    manager, url, grows = version(given)
+    aggregate = endpoint(url, given.what)
+    aggregate.clock_ahead_s = given.clock_ahead_s
     slices = endpoint(config.authority.slices, "the slice authority")
     members = endpoint(config.authority.members, "the member authority")
     return Connection(config, login, slices, members, aggregate, manager, grows)
 
 
 def version(aggregate: Endpoint) -> tuple[str, str, bool]:
-    """Return the aggregate's URN, its URL of version 3, and whether slices that run can grow.
+    """Return the aggregate's URN, its URL of version 3, and whether running slices can grow.
 
-    `geni_allocate` tells the last (AM API v3, GetVersion): without it, a slice is allocated once.
-    Raises Malformed if there is no version 3.
+    They cannot without `geni_allocate` in the reply of GetVersion (AM API v3). Raises Malformed if
+    there is no version 3.
     """
     value = aggregate.ask("GetVersion", {})
     if not isinstance(value, dict):

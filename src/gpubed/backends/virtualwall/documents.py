@@ -1,7 +1,8 @@
-"""Reads testbeds' XML, names and times; XML within limits, and without fetching or expanding.
+"""Reads XML, URNs and times of testbeds.
 
-Testbeds write the manifest, so names and addresses, which end up in commands and files, are
-checked. A node that is not usable is a reason, not an error: the others may suffice.
+XML is limited in size, and must not declare entities. Names and addresses are checked, as commands
+and files contain them later. An unusable node of a manifest is a reason, not an error: the others
+may suffice.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from gpubed.core.errors import GpubedError
 from gpubed.core.units import Moment
 
 LIMIT = 32 * 2**20  # bytes; the advertisement of a large site has a few million
-_PARTS = 2_000_000  # tags and attributes; each takes many times its bytes once it is parsed
+_PARTS = 2_000_000  # tags and attributes: a parsed one takes a multiple of its text
 _MOMENT: TypeAdapter[datetime] = TypeAdapter(Moment)
 _URN = re.compile(r"urn:publicid:IDN\+([^\s+]+)\+([a-z]+)\+([^\s]+)")
 _SLICE_NAME = 19  # GENI's limit; letters, digits and '-', first a letter
@@ -48,7 +49,7 @@ def bounded(data: bytes | str, what: str) -> str:
 def parse(text: str, what: str) -> Any:
     """Return a document's root element (lxml); raise Malformed as `bounded` does."""
     parser = etree.XMLParser(
-        encoding="utf-8",  # whatever the declaration says: the text came as UTF-8
+        encoding="utf-8",  # overrides the document's declaration
         resolve_entities=False,
         no_network=True,
         load_dtd=False,
@@ -91,7 +92,7 @@ def local(element: Any) -> str:
 
 @dataclass(frozen=True)
 class Urn:
-    """A name of the federation; `authority` may have sub-authorities, `geni:gpo:gcf`."""
+    """A GENI URN; `authority` may have sub-authorities, as in `geni:gpo:gcf`."""
 
     authority: str
     type: str
@@ -110,13 +111,13 @@ def urn(text: str, type_: str) -> Urn:
 
 
 def slice_name(cluster: str, uuid: str) -> str:
-    """Return the name of a cluster's slice: names are used once in all projects."""
+    """Return the name of a cluster's slice, which is unique in all projects."""
     tail = f"-{uuid[:8]}"
     return cluster[: _SLICE_NAME - len(tail)].rstrip("-") + tail
 
 
 def time(value: Any) -> datetime:
-    """Read RFC 3339 with `Z`, an offset or (meaning UTC) neither; XML-RPC dates too."""
+    """Parse an RFC 3339 time or an XML-RPC date; UTC if it has no offset."""
     try:
         found = datetime.fromisoformat(str(value).strip())
         aware = found if found.tzinfo else found.replace(tzinfo=UTC)
@@ -125,14 +126,14 @@ def time(value: Any) -> datetime:
         raise Malformed(f"{str(value)[:80]!r} is not a point in time") from None
 
 
-def written(time: datetime) -> str:
-    """Write a time so that every aggregate reads it: UTC, whole seconds, `Z`."""
+def timestamp(time: datetime) -> str:
+    """Format a time for aggregates: UTC, whole seconds, `Z`."""
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass(frozen=True)
 class Interface:
-    """An end of a link: `mac` has colons, and may be empty."""
+    """A node's end of a link; `mac` has colons, and may be empty."""
 
     mac: str
     address: str
@@ -140,25 +141,28 @@ class Interface:
 
 
 class Given(BaseModel):
-    """A node as the manifest has it, or why it failed."""
+    """A node of a manifest, or the reason why it failed."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     sliver: str = ""
-    linked: bool = False  # whether a network was asked for
+    linked: bool = False  # whether a network was requested
     failed: str | None = None
     host: str = ""  # the name or address where SSH answers
     port: int = 22
     user: str = ""
-    # On the testbed's control network; empty if the login leads through a port of its host.
+    # On the testbed's control network; empty if the login uses a forwarded port of the host.
     ipv4: str = ""
     machine: str = ""
-    # Emulab gives interfaces in no link no hardware.
+    # Only those in links: Emulab gives others no hardware.
     interfaces: tuple[Interface, ...] = ()
 
 
 def manifest(text: str, names: Iterable[str], user: str) -> tuple[dict[str, Given], dict[str, str]]:
-    """Return a manifest's usable nodes, and why others of `names` are not; `user` logs in best."""
+    """Return the usable nodes of a manifest, and the reasons why others of `names` are not.
+
+    `user` is the preferred login.
+    """
     root = rspec(text, "manifest")
     found: dict[str, Any] = {}
     for element in children(root, "node"):
@@ -189,7 +193,7 @@ def _node(element: Any, user: str, ends: set[str | None]) -> Given:
     if not sliver:
         raise Malformed("the manifest gives it no sliver: it belongs to another testbed")
     named = children(element, "services", "login")
-    logins = [one for one in named if one.get("authentication", "ssh-keys") == "ssh-keys"]
+    logins = [item for item in named if item.get("authentication", "ssh-keys") == "ssh-keys"]
     if not logins:
         raise Malformed("the manifest names no login for it")
     login = next((login for login in logins if login.get("username") == user), logins[0])

@@ -28,37 +28,33 @@ from gpubed.testbeds.driver import Change, Driver, NodeFailed, Properties, is_un
 _SSH_S = 120.0
 _PROOF_S = 120.0  # startup commands run some time after SSH answers
 _LOOK_S = 2.0
-
-
-# An end is moved by `gpubed renew`; how the testbed is reached may change under a slice.
-_UNSEEN = frozenset({"duration"})
+_IGNORED = frozenset({"duration"})  # `gpubed renew` changes it
 _IN_PLACE = frozenset({"testbed", "groups"})
-_GIVING_BACK_S = 300.0
+_RELEASE_S = 300.0
 
 
 class SliceDriver(Driver):
-    """Inputs: see `SliceInputs`. A slice is granted and taken back as a whole, but it may grow.
+    """Inputs: see `SliceInputs`. Makes and releases a slice as a whole.
 
-    The result's `grows` tells whether this aggregate adds nodes to a slice that runs.
+    The result's `grows` tells whether the aggregate can add nodes to a running slice.
     """
 
     def __init__(self, paths: ClusterPaths) -> None:
         self._paths = paths
 
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
-        """Replace for another request, key or place; update for the rest.
+        """Replace the slice for another request, key, aggregate or project; update it for the rest.
 
-        Nodes that the testbed did not have are requested again, in place, and further nodes where
-        the slice can grow.
+        An update requests nodes again that the testbed lacked, and new nodes if the slice can grow.
         """
-        changed = {key for key in {*olds, *news} if olds.get(key) != news.get(key)} - _UNSEEN
+        changed = {key for key in {*olds, *news} if olds.get(key) != news.get(key)} - _IGNORED
         replace = changed - _IN_PLACE
         if replace == {"request"} and result.get("grows"):
             replace -= {"request"} if rspec.added(olds["request"], news["request"]) else set()
-        if "testbed" in changed and _place(olds) != _place(news):
+        if "testbed" in changed and _aggregate(olds) != _aggregate(news):
             replace |= {"testbed"}
         if replace:
-            # A preview may not know yet by what: a lost key has no successor then.
+            # The new value may be unknown in a preview, such as that of a lost key.
             return Change(replace=sorted(replace), update=sorted(changed - replace))
         nodes = result.get("nodes", {})
         more = SliceInputs.of(news).missing(nodes)
@@ -66,7 +62,7 @@ class SliceDriver(Driver):
         return Change(update=sorted(changed | ({"nodes"} if is_unfinished else set())))
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
-        """Hold the slice until its nodes are ready; adopt what an interrupted run began."""
+        """Make the slice, or adopt that of an interrupted run, and wait for its nodes."""
         reservation = self._reservation(inputs, is_requested=True)
         wanted = reservation.wanted
         try:
@@ -76,7 +72,7 @@ class SliceDriver(Driver):
             down = f"gpubed down {wanted.cluster}"
             if reservation.is_a_failed_start:
                 try:
-                    reservation.release(_GIVING_BACK_S)
+                    reservation.release(_RELEASE_S)
                 except GpubedError as kept:
                     error.hint = f"the testbed may still hold nodes ({kept.message}): {down}"
             elif isinstance(error, TooFew):
@@ -88,7 +84,7 @@ class SliceDriver(Driver):
         return reservation.urn, _result(reservation, results)
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
-        """Look at the slice; one that has expired is gone."""
+        """Return the slice's present state; an expired one is gone."""
         reservation = self._reservation(inputs, id)
         found = reservation.look()
         if found is None:
@@ -96,7 +92,7 @@ class SliceDriver(Driver):
         return _result(reservation, reservation.judge(found))
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
-        """Look at the slice with the new way to reach it, and request what it lacks."""
+        """Request the nodes that the slice lacks, and use the new options to reach it."""
         reservation = self._reservation(news, id, is_requested=True)
         if olds["testbed"].get("login_keys") != news["testbed"].get("login_keys"):
             reservation.admit()
@@ -116,7 +112,7 @@ class SliceDriver(Driver):
     ) -> Reservation:
         wanted = SliceInputs.of(inputs)
         there = connect(wanted.testbed)
-        # Fails before the first node is requested if there will be no way to it.
+        # Fails before nodes are requested that the bastion would not let us reach.
         if is_requested and wanted.testbed.bastion:
             logins.require(wanted.testbed.bastion, there.login)
             logins.renew_identity(wanted.testbed, there.login, self._paths)
@@ -127,13 +123,13 @@ def _result(reservation: Reservation, nodes: Results) -> dict[str, Any]:
     return {"slice": reservation.urn, "nodes": nodes, "grows": reservation.grows}
 
 
-def _place(inputs: Properties) -> tuple[Any, Any]:
+def _aggregate(inputs: Properties) -> tuple[Any, Any]:
     testbed = inputs["testbed"]
     return testbed["aggregate"]["urn"], testbed["project"]
 
 
 class Shared(BaseModel):
-    """A folder that the testbed mounts on all nodes, and where they see it."""
+    """A folder that the testbed mounts on all nodes, and the path of its mount."""
 
     folder: str
     path: str
@@ -142,8 +138,8 @@ class Shared(BaseModel):
 class NodeInputs(BaseModel):
     """All inputs; `granted` is the node's entry in its slice's result.
 
-    A preview knows `slice`, the slice's name, if the slice is kept (only `diff` reads it), and its
-    result only if nothing of the slice changes.
+    Only `diff` reads a further input, `slice`, the slice's URN: in a preview it is known if the
+    slice stays, while `granted` is known only if the slice does not change at all.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -158,13 +154,13 @@ class NodeInputs(BaseModel):
 
 
 class NodeDriver(Driver):
-    """Inputs: see `NodeInputs`. Another sliver is another node; the rest is prepared anew."""
+    """Inputs: see `NodeInputs`. Logs in to a granted machine, proves its host keys, prepares it."""
 
     def __init__(self, paths: ClusterPaths) -> None:
         self._paths = paths
 
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
-        """Compare what matters on the node: its sliver, and what it is prepared with."""
+        """Replace the node for another sliver; update it for other settings."""
         if is_unknown(news["granted"]):
             # A slice that changes in place keeps its nodes.
             is_another = is_unknown(news.get("slice")) or "slice" not in news
@@ -177,11 +173,11 @@ class NodeDriver(Driver):
         return Change(update=[key for key in changed if not is_unknown(news.get(key))])
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
-        """Log in, prove the host keys, prepare."""
+        """Prove the host keys, and prepare the node."""
         node = NodeInputs.model_validate(inputs, extra="ignore")
-        given = self._booted(node) if node.granted.failed else node.granted
+        given = self._rebooted(node) if node.granted.failed else node.granted
         try:
-            result = self._met(node, given)
+            result = self._reached(node, given)
             with SSH(_node(node, result), self._paths) as ssh:
                 ssh.wait_ready(_SSH_S)
                 prepare.prepare(ssh, _settings(node, given))
@@ -193,7 +189,7 @@ class NodeDriver(Driver):
         return given.sliver, result
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
-        """Ask the testbed, not the node, whether it still grants the node."""
+        """Ask the testbed whether it still grants the node, which need not answer."""
         node = NodeInputs.model_validate(inputs, extra="ignore")
         logins.renew_identity(node.testbed, logins.load(node.testbed), self._paths)
         given = _granted_now(node, self._reservation(node))
@@ -202,18 +198,18 @@ class NodeDriver(Driver):
         known = journal.load_node(self._paths, node.name)
         if known and known["id"] == id and not self._has_another_key(node, known):
             return known
-        return self._met(node, given)
+        return self._reached(node, given)
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
         """Prepare the node with the new settings."""
         return self.create(news)[1]
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
-        """Forget the node: it goes with its slice, and the data on the testbed's storage stays."""
+        """Forget the node: its machine is released with the slice."""
         journal.forget_node(self._paths, inputs["name"])
 
-    def _booted(self, node: NodeInputs) -> Given:
-        """Boot a node that failed once more."""
+    def _rebooted(self, node: NodeInputs) -> Given:
+        """Boot a failed node once more; raise NodeFailed if it fails again."""
         given, failed = node.granted, node.granted.failed or ""
         if not given.sliver:
             raise NodeFailed(failed)
@@ -234,8 +230,9 @@ class NodeDriver(Driver):
         )
         return Reservation(wanted, connect(node.testbed), self._paths, keeps=False)
 
-    def _met(self, node: NodeInputs, given: Given) -> dict[str, Any]:
-        via = logins.way(node.testbed, logins.load(node.testbed), self._paths)
+    def _reached(self, node: NodeInputs, given: Given) -> dict[str, Any]:
+        """Return the node's result: its address that answers SSH, and proved host keys."""
+        via = logins.hops(node.testbed, logins.load(node.testbed), self._paths)
         result: dict[str, Any] = {
             "id": given.sliver,
             "control_address": "",
@@ -245,7 +242,7 @@ class NodeDriver(Driver):
             "host_keys": [],
             "via": [hop.model_dump(mode="json") for hop in via],
         }
-        # A bastion may forward to the public address only.
+        # A bastion may forward only to the public address.
         private = [address for address in (given.ipv4, given.host) if address]
         addresses = private if via else _resolved(node, given)
         address, presented = self._answering(node, result, addresses)
@@ -268,13 +265,13 @@ class NodeDriver(Driver):
             if time.monotonic() > deadline:
                 where = f"{', '.join(addresses)} port {result['port']}"
                 hint = "without IPv6, name the testbed's bastion in backend.bastion"
-                said = f"{node.name} does not answer SSH on {where}"
-                is_behind = node.testbed.nat and not result["via"]
-                raise Unreachable(said, hint if is_behind else None)
+                message = f"{node.name} does not answer SSH on {where}"
+                needs_ipv6 = node.testbed.nat and not result["via"]
+                raise Unreachable(message, hint if needs_ipv6 else None)
             time.sleep(_LOOK_S)
 
     def _has_another_key(self, node: NodeInputs, known: dict[str, Any]) -> bool:
-        """Return whether a node with provable keys has another: reinstalled, or an impostor."""
+        """Return whether a node with proved keys shows another: reinstalled, or an impostor."""
         if node.testbed.host_keys == "first_use":
             return False
         try:
@@ -293,9 +290,9 @@ class NodeDriver(Driver):
                 if not shown.exit_code and keys and result["host_keys"][0] in keys:
                     return list(keys)
                 if time.monotonic() > deadline:
-                    said = "answers, but does not prove that it is the node that was granted"
+                    lack = "answers, but does not prove that it is the node that was granted"
                     hint = "if its image runs no startup commands: backend.host_keys: first_use"
-                    raise Unreachable(f"{node.name} {said}", hint)
+                    raise Unreachable(f"{node.name} {lack}", hint)
                 time.sleep(_LOOK_S)
 
 
@@ -309,12 +306,12 @@ def _node(node: NodeInputs, result: dict[str, Any]) -> Node:
 
 
 def _resolved(node: NodeInputs, given: Given) -> list[str]:
-    """Return the addresses of the node's name, often IPv6: roles need an address, not a name."""
+    """Return the addresses of the node's host name; roles need addresses."""
     try:
         found = socket.getaddrinfo(given.host, given.port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise Unreachable(
-            f"{node.name}: the testbed's name {given.host} stands for no address: {error.strerror}",
+            f"{node.name}: the testbed's name {given.host} does not resolve: {error.strerror}",
             "names of new nodes may take some minutes; then: gpubed up CLUSTER",
         ) from None
     return list(dict.fromkeys(str(info[4][0]) for info in found))

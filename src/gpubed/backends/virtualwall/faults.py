@@ -8,7 +8,7 @@ from typing import Any
 from gpubed.core.errors import GpubedError, Refused
 from gpubed.core.reading import Unreadable
 
-# AM API v3, and Emulab's own above 17. Emulab puts those into am_code alone, with geni_code 2.
+# Codes of AM API v3, and Emulab's own above 17.
 _V3 = (
     "bad arguments|error|forbidden|bad version|server error|too big|refused|timed out|"
     "database error|RPC error|unavailable|not found|unsupported|busy|expired|in progress|"
@@ -28,7 +28,7 @@ BUSY = {14, 503}
 _NOT_FOUND = 12
 _NO_RESOURCES = {6, 24, 26, 27, 28}
 _TOO_FAST = 25
-# The mapper uses other codes too, if there are machines, but none with such interfaces.
+# The mapper uses other codes, too, if machines lack interfaces of the requested rate.
 _TOO_SLOW = re.compile("not enough bandwidth|fast enough interfaces", re.IGNORECASE)
 _LOWER_RATE = (
     "lower networks.experiment.rate in cluster.yml to what the machines' interfaces carry, or name "
@@ -42,7 +42,7 @@ _LONGEST = 1500
 OF_OTHERS = "set backend.login in cluster.yml to the login that made it, or take another name"
 _LEASE = "correct lease.duration in cluster.yml"
 _PROJECT = "correct backend.project in cluster.yml; gpubed doctor CLUSTER"
-# Hints for refusals of an authority, by what they say; the first match counts.
+# Hints for an authority's refusals, by words in their text; the first match counts.
 _HINTS = {
     # Names are unique across projects, and slices cannot be removed.
     "already": "gpubed down CLUSTER, then up, makes a slice of another name",
@@ -55,7 +55,7 @@ _HINTS = {
 
 
 class Unanswered(GpubedError):
-    """There was no usable answer; the call may have been carried out all the same."""
+    """There was no usable answer; the call may have been carried out nevertheless."""
 
     def __init__(
         self, message: str, hint: str = "see whether network or testbed is down, then try again"
@@ -71,14 +71,14 @@ class Busy(Unanswered, Refused):
 
 
 class Malformed(Unreadable):
-    """The testbed's answer is not as its protocol says."""
+    """The testbed's answer violates its protocol."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message, hint or "try again; if it stays so, correct the URLs in backend")
 
 
 class Answered(Refused):
-    """The testbed refused; `code` is the aggregate's, and `said` its whole text."""
+    """The testbed refused, with the aggregate's `code` and full text (`said`)."""
 
     def __init__(
         self, message: str, hint: str | None = None, code: int | None = None, said: str = ""
@@ -88,24 +88,24 @@ class Answered(Refused):
 
 
 class NotThere(Answered):
-    """The slice does not exist here."""
+    """The authority or aggregate has no such slice."""
 
 
 class NoResources(Answered):
-    """The testbed does not have, now or ever, what was asked for."""
+    """The testbed lacks the requested resources, now or always."""
 
 
 def answered(
     what: str, code: int, output: str, log_url: str = "", *, is_authority: bool = False
 ) -> Answered | Busy:
-    """Return the error for a code that is not 0."""
+    """Return the error for a code other than 0 of an authority or aggregate."""
     said = clean(output)
     message = f"{what}: {_NAMES.get(code, f'code {code}')}" + (f": {said}" if said else "")
     if code in BUSY:
         return Busy(message)
     kind, hint = NotThere if code == _NOT_FOUND else Answered, ""
     if code == _TOO_FAST or (code in _NO_RESOURCES and _TOO_SLOW.search(output)):
-        hint = _LOWER_RATE  # no number of nodes would help
+        hint = _LOWER_RATE  # fewer nodes would not help
     elif code in _NO_RESOURCES:
         kind, hint = NoResources, "gpubed resources CLUSTER lists what is free"
     if is_about_remains(output):
@@ -118,7 +118,7 @@ def answered(
 
 
 def is_about_remains(said: str) -> bool:
-    """Return whether a refusal may be due to remains of a slice that has ended."""
+    """Return whether remains of an ended slice may be the reason of a refusal."""
     return _REMAINS.search(said) is not None
 
 

@@ -1,4 +1,4 @@
-"""Takes in a GENI request RSpec (version 3), alone or in a jFed experiment specification (ESpec).
+"""Reads a GENI request RSpec (version 3), alone or in a jFed experiment specification (ESpec).
 
 Names of elements: GENI RSpec v3 and Emulab's and jFed's extensions, as `rspec` writes them.
 """
@@ -30,20 +30,20 @@ _SLIVERS = {
 }
 _WALL = re.compile(r"\+(wall[12])\.ilabt\.(iminds|imec)\.be\+")
 _NAMES = {"r": CORE, "e": EMULAB}
-# What nodes of a group have in common.
+# Nodes of a group agree in these.
 _KIND = (
     *("r:sliver_type/@name", "r:hardware_type/@name", "r:sliver_type/r:disk_image/@name"),
     *("r:sliver_type/e:xen/@cores", "r:sliver_type/e:xen/@ram"),
 )
 _END = "r:interface_ref/@client_id"
 _MOST_NODES = 1000
-# Elements that are carried over, or that only place a node on jFed's canvas.
+# Elements that are read, and `location`, which only places a node on jFed's canvas.
 _TAKEN = {"node", "sliver_type", "disk_image", "hardware_type", "xen", "interface", "ip", "link"}
 _TAKEN |= {"interface_ref", "component_manager", "property", "link_type", "services", "location"}
 
 
 def imported(source: Source) -> Draft | None:
-    """Return the cluster of a request RSpec or an ESpec; None if the file is neither."""
+    """Return the draft for a request RSpec or an ESpec; None if the file is neither."""
     found = source if source.data else next(filter(None, map(source.beside, _ESPECS)), None)
     if found is None or found.text.lstrip().startswith("<"):
         return _request(found) if found else None
@@ -56,12 +56,12 @@ def imported(source: Source) -> Draft | None:
     if draft is None:
         fix = "give --from a folder or an archive that has both files"
         raise found.refusal(espec.line(("rspec",)), f"there is no RSpec {name!r} beside it", fix)
-    draft.leave_rest(espec, {("rspec",), ("version",)}, found)
+    draft.omit_rest(espec, {("rspec",), ("version",)}, found)
     return draft
 
 
 def _request(source: Source) -> Draft | None:
-    """Return the cluster of an RSpec; None if the XML is another document."""
+    """Return the draft for an RSpec; None if the XML is another document."""
     try:
         root, draft = documents.parse(source.text, "the file"), Draft(source)
     except GpubedError as error:
@@ -79,7 +79,7 @@ def _request(source: Source) -> Draft | None:
     nodes = [node for node in _all(root, "r:node") if _is_taken(draft, node, manager)]
     if not 0 < len(nodes) <= _MOST_NODES:
         why = f"asks for {len(nodes)} nodes of sliver type raw-pc or emulab-xen"
-        why += "".join(f"; {one}" for one in list(draft.left_out)[:1])
+        why += "".join(f"; {note}" for note in list(draft.omitted)[:1])
         raise source.refusal(root.sourceline, why, f"ask for 1 to {_MOST_NODES}")
     if manager:
         wall = _WALL.search(manager)
@@ -90,19 +90,20 @@ def _request(source: Source) -> Draft | None:
             draft.remarks["backend", "aggregate", "url"] = "fill in: the aggregate manager's URL"
     _groups(draft, nodes)
     _network(draft, root, nodes)
-    for one in root.iterdescendants(etree.Element):
-        if local(one) not in _TAKEN:
-            owner = next(filter(None, (up.get("client_id") for up in one.iterancestors())), "")
-            draft.leave(one.sourceline, f"{local(one)} {owner}")
+    for element in root.iterdescendants(etree.Element):
+        if local(element) not in _TAKEN:
+            ids = (parent.get("client_id") for parent in element.iterancestors())
+            owner = next(filter(None, ids), "")
+            draft.omit(element.sourceline, f"{local(element)} {owner}")
     return draft
 
 
 def _is_taken(draft: Draft, node: Any, manager: str) -> bool:
-    where, sliver = node.get("component_manager_id", manager), _said(node, "r:sliver_type/@name")
+    where, sliver = node.get("component_manager_id", manager), _first(node, "r:sliver_type/@name")
     taken = where == manager and sliver in _SLIVERS
     if not taken:
         name = node.get("client_id")
-        draft.leave(node.sourceline, f"node {name} of sliver type {sliver} at {where}")
+        draft.omit(node.sourceline, f"node {name} of sliver type {sliver} at {where}")
     return taken
 
 
@@ -111,16 +112,16 @@ def _all(element: Any, path: str) -> list[Any]:
     return found
 
 
-def _said(element: Any, path: str) -> str:
+def _first(element: Any, path: str) -> str:
     return str(next(iter(_all(element, path)), ""))
 
 
 def _groups(draft: Draft, nodes: list[Any]) -> None:
-    """Make node groups of nodes that are alike; a remark tells what the nodes were called."""
+    """Make a node group of all nodes that agree in `_KIND`; a remark keeps the nodes' names."""
     alike: dict[tuple[Any, ...], list[Any]] = {}
     for node in nodes:
         prefix = node.get("client_id", "").rstrip("0123456789")
-        kind, bound = (_said(node, path) for path in _KIND), "component_id" in node.attrib
+        kind, bound = (_first(node, path) for path in _KIND), "component_id" in node.attrib
         alike.setdefault((prefix, *kind, bound), []).append(node)
     groups, hardware, images = dict[str, Any](), dict[str, Any](), dict[str, str]()
     for (prefix, sliver, kind, image, cores, memory, bound), same in alike.items():
@@ -145,20 +146,21 @@ def _groups(draft: Draft, nodes: list[Any]) -> None:
 
 
 def _network(draft: Draft, root: Any, nodes: list[Any]) -> None:
-    """Make the experiment network of the link that joins most nodes."""
-    interfaces = {end.get("client_id"): end for one in nodes for end in _all(one, "r:interface")}
+    """Make the link with most nodes the experiment network."""
+    ends_of_nodes = (end for node in nodes for end in _all(node, "r:interface"))
+    interfaces = {end.get("client_id"): end for end in ends_of_nodes}
     ends = {
         link: [interfaces[end] for end in _all(link, _END) if end in interfaces]
         for link in _all(root, "r:link")
     }
     joined = {link: len({end.getparent() for end in some}) for link, some in ends.items()}
     draft.put("networks", value=None)
-    for rank, link in enumerate(sorted(joined, key=lambda one: -joined[one])):
+    for rank, link in enumerate(sorted(joined, key=lambda link: -joined[link])):
         if rank or joined[link] < 2:
-            draft.leave(link.sourceline, f"link {link.get('client_id')}: a cluster has one network")
+            draft.omit(link.sourceline, f"link {link.get('client_id')}: a cluster has one network")
             continue
         if joined[link] < len(nodes):
-            draft.leave(link.sourceline, "that the link leaves nodes out: a network joins all")
+            draft.omit(link.sourceline, "that the link leaves nodes out: a network joins all")
         network, subnets = _shape(draft, link, joined[link]), set()
         for ip in (ip for end in ends[link] for ip in _all(end, "r:ip")):
             with suppress(ValueError):
@@ -169,12 +171,12 @@ def _network(draft: Draft, root: Any, nodes: list[Any]) -> None:
 
 
 def _shape(draft: Draft, link: Any, joined: int) -> dict[str, Any]:
-    """Return rate, latency and loss from node to node; `rspec` tells what a property means."""
+    """Return rate, latency and loss from node to node; `rspec` explains the properties."""
     ends, network = 2 if joined > 2 else 1, {}  # a packet crosses two ends of a LAN
     for key in ("capacity", "latency", "packet_loss"):
         values = {link.xpath("number($n)", n=n) for n in _all(link, f"r:property/@{key}")}
         if len(values) > 1:
-            draft.leave(link.sourceline, f"{key} of each end: the largest counts")
+            draft.omit(link.sourceline, f"{key} of each end: the largest counts")
         network[key] = max(values, default=0)
     if not network["capacity"]:
         draft.remarks["networks", "experiment", "rate"] = "the link names none"

@@ -1,10 +1,9 @@
-"""The record of what a cluster has at a testbed, written before and after each call.
+"""Files that record a cluster's resources at a GENI testbed; none holds a secret.
 
-`.gpubed/<cluster>/slice.json` names the slice before it exists and the slivers as soon as their
-names are known, so that a killed run loses nothing. `nodes/<name>.json` has the result of a node's
-resource, so that each node proves itself once. `shared_folder.json` names the cluster's part of the
-folder that the testbed mounts on all nodes: it outlives them, and `gpubed down` removes it through
-a node, when the specification may have changed. None holds a secret. Unknown keys are ignored.
+`.gpubed/<cluster>/slice.json` names the slice before it is made, and its slivers as soon as they
+are known, so that the next run finds those of a killed one. `nodes/<name>.json` is the result of a
+node's resource, so that a node proves its host keys only once. `shared_folder.json` names the
+cluster's part of the folder that the testbed mounts on nodes, for `gpubed down`.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from __future__ import annotations
 import json
 import shlex
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,10 +27,10 @@ from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.testbeds.base import Existing
 
 FILE = "slice.json"
-_GIVEN_BACK = "given_back"  # since when, its date says
+_GIVEN_BACK = "given_back"  # its modification time is that of the release
 _RELOADING_S = 900.0
 _REMOVE_S = 600.0
-_SHARE = 3  # of all patience: nodes have to boot, too
+_SHARE = 3  # a third of the patience; the rest is for booting nodes
 
 
 class Journal(BaseModel):
@@ -41,13 +41,13 @@ class Journal(BaseModel):
     version: Literal[1] = 1
     uuid: str  # the cluster
     slice_urn: str
-    # Former versions kept it among the options of the testbed.
+    # Older versions kept it in `testbed`.
     project: str = Field(
         default="", validation_alias=AliasChoices("project", AliasPath("testbed", "project"))
     )
     request: str = ""  # hash of the request that the slivers were made with
-    slivers: tuple[Any, ...] = ()  # the URNs of all that the aggregate has named
-    left_out: dict[str, str] = {}  # the testbed's reasons for nodes that it could not give, by name
+    slivers: tuple[Any, ...] = ()  # URNs
+    left_out: dict[str, str] = {}  # nodes that are not requested, with the testbed's reasons
 
 
 class _Known(BaseModel):
@@ -73,8 +73,8 @@ def load(paths: ClusterPaths) -> Journal | None:
     path = paths.state / FILE
     aside = shlex.join(["mv", str(path), f"{path}.damaged"])
     fix = (
-        f"put a backup there; or: {aside}   (the slice is known again by the cluster's state, or "
-        "by its description at the authority)"
+        f"put a backup there; or: {aside}   (gpubed then finds the slice by the cluster's state, "
+        "or by its description at the authority)"
     )
     try:
         return reading.file(path, fix).json(Journal)
@@ -101,7 +101,7 @@ def save_node(paths: ClusterPaths, name: str, result: dict[str, Any]) -> None:
 
 
 def load_node(paths: ClusterPaths, name: str) -> dict[str, Any] | None:
-    """Return the record of a node; None if there is none, or it cannot be read."""
+    """Return the record of a node; None if it is missing or damaged."""
     try:
         return reading.file(_node(paths, name)).json(_Known).model_dump(mode="json")
     except reading.Unreadable:
@@ -124,15 +124,15 @@ def _node(paths: ClusterPaths, name: str) -> Path:
 
 
 def gave_back(paths: ClusterPaths) -> None:
-    """Remember that a cluster's machines were given back now: see `are_reloading`."""
+    """Record that a cluster's machines are released now: see `are_reloading`."""
     (paths.state / _GIVEN_BACK).touch()
 
 
 def are_reloading(paths: ClusterPaths, patience_s: float) -> bool:
-    """Return whether machines that a cluster gave back may still become free.
+    """Return whether machines that a cluster released may still become free.
 
-    Emulab reloads them first, for some minutes. A file keeps the time, as different drivers remove
-    the old slice and make the new one, and another run may go on with a killed one.
+    Emulab takes some minutes to reload them. A file has the time of the release, since another
+    driver, or another run, makes the new slice.
     """
     try:
         ago = time.time() - (paths.state / _GIVEN_BACK).stat().st_mtime
@@ -142,7 +142,7 @@ def are_reloading(paths: ClusterPaths, patience_s: float) -> bool:
 
 
 def part(spec: ClusterSpec, uuid: str) -> str | None:
-    """Return a cluster's part of the testbed's folder, if it keeps its data there."""
+    """Return a cluster's part of the testbed's shared folder; None if it uses none."""
     config = spec.backend
     if spec.storage.shared.provider != "volume" or not isinstance(config, Config):
         return None
@@ -151,47 +151,41 @@ def part(spec: ClusterSpec, uuid: str) -> str | None:
 
 
 def note_part(paths: ClusterPaths, uuid: str, folder: str, path: str) -> None:
-    """Write down that nodes have a part of the folder."""
-    had = _Part(uuid=uuid, folder=folder, path=path)
-    files.write(paths.state / DATA_RECORD, had.model_dump_json().encode())
+    """Record a cluster's part of the shared folder, and the path of its mount on nodes."""
+    made = _Part(uuid=uuid, folder=folder, path=path)
+    files.write(paths.state / DATA_RECORD, made.model_dump_json().encode())
 
 
-def shared(paths: ClusterPaths, wanted: ClusterSpec | None) -> list[Existing]:
-    """Return the cluster's part, if it has one; `wanted` is its specification, if usable."""
-    if had := _noted(paths, wanted):
-        return [Existing("shared folder", had.folder, had.folder, had.uuid, data=True)]
-    return []
+def _recorded_part(paths: ClusterPaths) -> _Part | None:
+    with suppress(reading.Missing):
+        return reading.file(paths.state / DATA_RECORD).json(_Part)
+    return None
 
 
-def remove_shared(paths: ClusterPaths, wanted: ClusterSpec | None) -> list[Existing]:
-    """Remove a cluster's part; if no node answers, report and return what stays."""
-    had = _noted(paths, wanted)
-    if had is None:
+def shared(paths: ClusterPaths) -> list[Existing]:
+    """Return the cluster's part of the shared folder, if it has one."""
+    made = _recorded_part(paths)
+    return (
+        [Existing("shared folder", made.folder, made.folder, made.uuid, data=True)] if made else []
+    )
+
+
+def remove_shared(paths: ClusterPaths) -> list[Existing]:
+    """Remove a cluster's part through a node; return it, and report why, if none can."""
+    if (made := _recorded_part(paths)) is None:
         return []
-    why = "there is no node through which it could be reached"
-    for name, met in nodes(paths):
-        door = Node.model_validate({"name": name, "group": "", "role": "head", **met})
+    why = "no node is known that could remove it"
+    for name, result in nodes(paths):
+        node = Node.model_validate({"name": name, "group": "", "role": "head", **result})
         try:
-            with SSH(door, paths) as ssh:
-                ssh.run("sudo -n umount -l %s", had.path, check=False)
-                ssh.run("sudo -n rm -rf --one-file-system %s", had.folder, timeout=_REMOVE_S)
+            with SSH(node, paths) as ssh:
+                ssh.run("sudo -n umount -l %s", made.path, check=False)
+                ssh.run("sudo -n rm -rf --one-file-system %s", made.folder, timeout=_REMOVE_S)
         except GpubedError as error:
             why = error.message
         else:
             (paths.state / DATA_RECORD).unlink(missing_ok=True)
             return []
     again = f"gpubed up {paths.name}, then gpubed down {paths.name}, removes it"
-    progress.emit("note", message=f"{had.folder} stays on the testbed: {why}; {again}")
-    return shared(paths, wanted)
-
-
-def _noted(paths: ClusterPaths, wanted: ClusterSpec | None) -> _Part | None:
-    try:
-        return reading.file(paths.state / DATA_RECORD).json(_Part)
-    except reading.Unreadable:  # a former version noted none
-        known = load(paths)
-        had = part(wanted, known.uuid) if wanted and known else None
-        if wanted is None or known is None or had is None:
-            return None
-        note_part(paths, known.uuid, had, wanted.storage.shared.path)  # the journal may go first
-        return _Part(uuid=known.uuid, folder=had, path=wanted.storage.shared.path)
+    progress.emit("note", message=f"{made.folder} stays on the testbed: {why}; {again}")
+    return shared(paths)

@@ -1,7 +1,7 @@
-"""The login PEM: the user's certificate and key, and with it the way through a bastion.
+"""The login PEM, with the user's certificate and key, and the hops to nodes through a bastion.
 
-The certificate's subjectAltName names the user. The key may be encrypted and never leaves this
-machine; only for SSH to a bastion it becomes a file of the cluster's secrets.
+The key may be encrypted and never leaves this machine. For SSH to a bastion, the cluster's secrets
+have an unencrypted copy of a key that has no passphrase.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def context(config: Config) -> ssl.SSLContext:
     """Return the TLS context with the user's certificate and the trusted CAs."""
     path = Path(config.login).expanduser()
     made = pem.context(path, config.ca, "backend.ca", lambda: _passphrase(config) or b"")
-    # Python 3.13 requires of CAs what Emulab's lack: a key usage, and a
-    # critical basic constraint. Chain, dates and host name are verified all the same.
+    # Python 3.13 refuses Emulab's CA certificates, which lack a key usage and a critical basic
+    # constraint. Chain, dates and host name are still verified.
     made.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if config.old_tls:
         made.set_ciphers("DEFAULT@SECLEVEL=1")
@@ -110,21 +110,19 @@ def _passphrase_at(config: Config) -> Path | None:
     return Path(named).expanduser() if named else None
 
 
-def way(config: Config, login: Login, paths: ClusterPaths) -> tuple[Hop, ...]:
+def hops(config: Config, login: Login, paths: ClusterPaths) -> tuple[Hop, ...]:
     """Return the hops to nodes, if any; PrerequisiteMissing if the bastion's key is unknown."""
     there = config.bastion
     if there is None:
         return ()
     renew_identity(config, login, paths)
-    whose, keys = name_at(there, login), host_keys(there)
-    identity = str(login.path if login.encrypted else _copy(paths))
-    return (
-        Hop(address=there.host, port=there.port, user=whose, host_keys=keys, identity=identity),
-    )
+    user, keys = bastion_user(there, login), host_keys(there)
+    identity = str(login.path if login.encrypted else _identity_file(paths))
+    return (Hop(address=there.host, port=there.port, user=user, host_keys=keys, identity=identity),)
 
 
-def name_at(bastion: Bastion, login: Login) -> str:
-    """Return our name at the bastion."""
+def bastion_user(bastion: Bastion, login: Login) -> str:
+    """Return the user's account name at the bastion."""
     prefix = _PREFIX if login.user.authority == _PREFIXED else ""
     return bastion.user or prefix + login.user.name
 
@@ -157,13 +155,10 @@ def require(bastion: Bastion, login: Login) -> None:
 
 
 def renew_identity(config: Config, login: Login, paths: ClusterPaths) -> None:
-    """Write the login's current key where OpenSSH can read it.
-
-    A key with a passphrase is not written; an SSH agent must hold it.
-    """
+    """Write the login's key to a file for OpenSSH, unless an SSH agent must hold it."""
     if config.bastion and not login.encrypted:
-        secret.write(_copy(paths), login.private_pem)
+        secret.write(_identity_file(paths), login.private_pem)
 
 
-def _copy(paths: ClusterPaths) -> Path:
+def _identity_file(paths: ClusterPaths) -> Path:
     return paths.secrets / "virtualwall-login"

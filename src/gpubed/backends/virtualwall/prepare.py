@@ -1,8 +1,7 @@
 """Scripts that nodes of the testbed run: a proof of their host keys, and their preparation.
 
-A token goes to the node with the request, through the testbed's API over verified TLS. At boot the
-node writes down its host keys and their HMAC under that token. An impostor does not know the token,
-and cannot log in to the node to ask for it (ADR 0011).
+The request, sent over verified TLS, takes a token to the node. At boot, the node writes its host
+keys and their HMAC under that token to a file. An impostor does not know the token (ADR 0011).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from gpubed.core import progress, secret
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.ssh import SSH
 
-_KEYS = "/var/tmp/gpubed-host-keys"  # noqa: S108  # startup commands run as the user, who owns little else
+_KEYS = "/var/tmp/gpubed-host-keys"  # noqa: S108  # startup commands run as the user
 _SCRIPT = Path(__file__).with_name("prepare.sh")
 _PROGRAM = "/usr/local/sbin/gpubed-testbed"
 _UNIT = f"""[Unit]
@@ -34,7 +33,7 @@ WantedBy=multi-user.target
 """
 _END = "gpubed-end-of-file"
 _LONGEST_S = 300.0
-_WARNING = "warning: "  # how the script begins a line that the user must see
+_WARNING = "warning: "  # begins a line of the script's output for the user
 _ROOM = "for data: another disk in storage.scratch.devices, or the testbed's mkextrafs on the node"
 
 
@@ -46,7 +45,7 @@ def token(paths: ClusterPaths) -> str:
 
 
 def command(paths: ClusterPaths) -> str:
-    """Return what a node runs at boot: no quotes, no variables, and short enough for Emulab."""
+    """Return a node's command at boot: short, and without quotes and variables, for Emulab."""
     digest = f"openssl dgst -sha256 -hmac {token(paths)} -r {_KEYS}"
     return f"cat /etc/ssh/ssh_host_*_key.pub > {_KEYS} && {digest} > {_KEYS}.mac"
 
@@ -64,9 +63,9 @@ def proved(shown: str, token_: str) -> tuple[str, ...] | None:
 
 
 def prepare(ssh: SSH, settings: dict[str, str]) -> None:
-    """Install what runs at each boot, run it now as root, and report its warnings.
+    """Install `prepare.sh` as a service, run it now as root, and report its warnings.
 
-    `settings` are variables of `prepare.sh`; empty ones are left out.
+    `settings` are its variables; empty ones are left out.
     """
     lines = [f"{name}={shlex.quote(value)}" for name, value in settings.items() if value]
     files = {
@@ -82,10 +81,10 @@ def prepare(ssh: SSH, settings: dict[str, str]) -> None:
     done = ssh.run("sudo -n sh -s", stdin=install, timeout=_LONGEST_S)
     for line in done.stdout.splitlines():
         if line.startswith(_WARNING):
-            said = line.removeprefix(_WARNING)
-            progress.emit("note", message=f"{ssh.node.name}: {said}; {_ROOM}")
+            warning = line.removeprefix(_WARNING)
+            progress.emit("note", message=f"{ssh.node.name}: {warning}; {_ROOM}")
 
 
 def script() -> str:
-    """Return the script that runs on nodes."""
+    """Return `prepare.sh`."""
     return _SCRIPT.read_text(encoding="utf-8")

@@ -1,6 +1,6 @@
 #!/bin/sh
-# What a node of a GENI testbed needs before it is like any other. Runs now and at each boot;
-# does only what is not done yet. Settings: /etc/gpubed/testbed.
+# Prepares a node of a GENI testbed for the roles. Runs now and at each boot, and is idempotent.
+# Settings: /etc/gpubed/testbed.
 set -eu
 
 USER_NAME='' NAT='' EXPERIMENT_MAC='' EXPERIMENT_ADDRESS='' EXPERIMENT_MTU=''
@@ -22,7 +22,7 @@ account() {
     esac
 }
 
-# Images with a desktop suspend a while after they booted: nobody sits there.
+# Images with a desktop suspend some time after they booted.
 stay_awake() {
     systemctl --quiet mask sleep.target suspend.target hibernate.target hybrid-sleep.target
 }
@@ -44,7 +44,7 @@ nat() {
     ip -4 route replace default via "$after"
 }
 
-# Disk images may leave most of the disk unused. Only grows into free space: no partition is removed.
+# Disk images may leave most of the disk unused. Grows only into free space: removes no partition.
 expand() {
     root=$(findmnt -no SOURCE / 2>/dev/null) || return 0
     case $root in /dev/*) ;; *) return 0 ;; esac

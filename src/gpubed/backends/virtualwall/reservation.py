@@ -1,8 +1,8 @@
-"""A slice's life at the testbed, from nothing to nodes that are ready, and back.
+"""Makes, changes and releases a slice.
 
-`hold` looks at what exists and does the next step, until none is left. So it goes on in the same
-way after a lost answer, a busy testbed or a killed run. The journal is written around each call
-that changes something.
+`hold` reads the slice's state and takes the next step, until all nodes are ready or failed. So it
+continues after lost answers, a busy testbed and killed runs. The journal is written before and
+after each call that changes the slice.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from gpubed.core import progress
 from gpubed.core.errors import GpubedError, Refused
 from gpubed.core.paths import ClusterPaths
 
-_TICKETS = 3  # an allocation lasts ten minutes; losing it twice is not for lack of time
+_TICKETS = 3  # allocations, each of which lasts ten minutes
 _NEARLY = timedelta(minutes=1)
-_REFUSED = (7, 11, 13)  # refused; GCF says: unavailable, unsupported
+_REFUSED = (7, 11, 13)  # refused; GCF: unavailable, unsupported
 _EXPIRED = 15
 _QUICK_S = 300.0  # for a slice that another request replaces
-_REFUSALS = 5  # of a start, until they are believed
-_RELEASE_AGAIN = 20  # looks after which an unfinished release is asked for once more
-_FIXED = re.compile(r"Could not map (\S+) to")  # of a node that names its machine
+_REFUSALS = 5  # attempts to start nodes
+_RELEASE_AGAIN = 20  # looks until the release is requested again
+_FIXED = re.compile(r"Could not map (\S+) to")  # a node with a `component_id`
 _SHORT_OF = re.compile(r"(?:nodes|machines) of type (\S+)")
 
 
 class Reservation:
-    """One cluster's slice, looked for unless the state has its `urn`.
+    """A cluster's slice, found by its `urn` in the state, or else by its labels or name.
 
-    Only one at a time may write the journal (`keeps`).
+    Only one object at a time may write the journal (`keeps`).
     """
 
     def __init__(
@@ -57,26 +57,26 @@ class Reservation:
         self.journal, self._is_in_state = known, bool(urn)
         self._until = datetime.now(UTC) + timedelta(seconds=wanted.duration)
         self._tickets = self._refusals = 0
-        self._was_in_use: bool | None = None  # None until the aggregate has told
+        self._was_in_use: bool | None = None  # None until the first answer of the aggregate
         self._started = self._extended = False
-        self._told = ""
+        self._reported = ""
 
     @property
     def urn(self) -> str:
-        """The slice's URN, as far as known."""
+        """The slice's URN; its usual one while it is unknown."""
         return self.journal.slice_urn
 
     def hold(self) -> Description:
-        """Bring the slice to where each of its nodes is ready or has failed, and return it.
+        """Make the slice and its nodes; return it when each node is ready or has failed.
 
-        Nodes may still be booting when patience ends. NoResources means that the testbed lacks even
-        the least that suffices.
+        Nodes may still be booting after `backend.patience`. Raises NoResources if the testbed lacks
+        the `min` nodes of a group.
         """
         patience, is_entered = self._there.patience(), False
         while True:
             try:
                 if not is_entered:
-                    self._enter()
+                    self._ensure_slice()
                     is_entered = True
                 found = self._look()
                 if found is None:
@@ -84,24 +84,24 @@ class Reservation:
                 elif self._is_done(found):
                     return found
                 elif not self._advance(found):
-                    self._tell(found, patience)
+                    self._report_progress(found, patience)
                     if not patience.left_s:
                         return found
-                    patience.look()
+                    patience.wait()
             except Unanswered as error:
                 patience.back_off(error)
 
     @property
     def grows(self) -> bool:
-        """Whether the aggregate adds nodes to a slice that runs."""
+        """Whether the aggregate can add nodes to a running slice."""
         return self._there.grows
 
     def complete(self, added: frozenset[str] = frozenset()) -> Description | None:
-        """Request missing and `added` nodes, keeping the others; None if the slice is gone."""
+        """Request missing and `added` nodes, and keep the others; None if the slice is gone."""
         found = self.look()
         if found is None:
             return None
-        if found.has_ticket:  # of a run that was killed
+        if found.has_ticket:  # from a killed run
             if added:
                 self._save(request=digest(self.wanted.request))
             found = self.hold()
@@ -112,33 +112,32 @@ class Reservation:
         return self.hold() if missing or not self._is_done(found) else found
 
     def admit(self) -> None:
-        """Have the nodes that run let in the present keys, and no others; Emulab can do that."""
+        """Replace the login keys of running nodes by the present ones; only Emulab can."""
         act = self._there.act
         if why := refusal(act, self.urn, self.urn, "geni_update_users", self._keys):
-            said = (
-                f"backend.login_keys is for new nodes only, those that run stay as they are: {why}"
+            message = (
+                f"backend.login_keys applies to new nodes only; running ones keep theirs: {why}"
             )
-            progress.emit("note", message=said)
+            progress.emit("note", message=message)
 
     def look(self) -> Description | None:
-        """Return what the testbed has of the slice; None if it has nothing."""
+        """Return the slice at the aggregate; None if it has no slivers, or another owner."""
         found = self.find()
         owned_by = owner(found.description) if found else None
-        is_anothers = owned_by and owned_by[1] != self.wanted.uuid
-        return None if found is None or is_anothers else self._look()
+        is_other = owned_by and owned_by[1] != self.wanted.uuid
+        return None if found is None or is_other else self._look()
 
     def find(self) -> Slice | None:
-        """Return the slice, by its URN as far as known, else by label or name in the project.
+        """Return the project's slice with the URN, the labels or the name; None if it has none.
 
-        Authorities name slices as they like, and some keep no description. A slice of the same
-        name may be another user's.
+        Authorities choose URNs, and some keep no description, so a slice that is found by its name
+        may be another user's.
         """
         wanted, found = self.wanted, self._there.find(self.urn)
         if found is None:
-            others = self._there.of_project()
-            labels = (wanted.cluster, wanted.uuid)
-            labelled = [other for other in others if owner(other.description) == labels]
-            named = [other for other in others if other.name == wanted.name]
+            slices, labels = self._there.of_project(), (wanted.cluster, wanted.uuid)
+            labelled = [each for each in slices if owner(each.description) == labels]
+            named = [each for each in slices if each.name == wanted.name]
             found = next(iter([*labelled, *named]), None)
         if found:
             self._rename(found.urn)
@@ -146,12 +145,12 @@ class Reservation:
 
     @property
     def is_a_failed_start(self) -> bool:
-        """Whether this run has looked at the slice, and its nodes were never in use."""
+        """Whether this run has read the slice, and its nodes were never in use."""
         return self._was_in_use is False
 
     def release(self, total: float | None = None) -> None:
-        """Release everything, and wait `total` seconds, or all patience, until it is gone."""
-        # The slice that the state or an earlier run had nodes in, in case it has no labels.
+        """Release all nodes, and wait until they are gone, by default for `backend.patience`."""
+        # Without labels, only the slice of the state or the journal is the cluster's.
         own = self.urn if self._is_in_state or self.journal.request else ""
         if found := self.find():
             owned_by = owner(found.description)
@@ -160,30 +159,31 @@ class Reservation:
         journal.forget(self._paths)
 
     def restart(self, sliver: str) -> None:
-        """Reboot a node that failed or hangs, and wait until its state is final."""
+        """Reboot a node, and wait until its state is final."""
         self._there.act(self.urn, sliver, "geni_restart")
         patience = self._there.patience()
         while patience.left_s:
-            patience.look()
+            patience.wait()
             found = self._look()
             state = {s.urn: s.operational for s in found.slivers}.get(sliver) if found else None
             if state in (None, *FINAL):
                 return
 
     def judge(self, found: Description) -> dict[str, dict[str, Any]]:
-        """Return what became of each node."""
+        """Return the results of all nodes."""
         return self.wanted.judge(found, self.journal.left_out, self._there.login.user.name)
 
-    def _enter(self) -> None:
+    def _ensure_slice(self) -> None:
+        """Make the slice at its authority if it is missing; refuse that of another owner."""
         wanted = self.wanted
         while (found := self.find()) is None:
             self._save()
-            with self._outlasting():
+            with self._remains_as_busy():
                 labels = description(wanted.cluster, wanted.uuid)
                 self._rename(self._there.create(wanted.name, self._until, labels))
         name, cluster, owned_by = wanted.name, wanted.cluster, owner(found.description)
         if found.is_closed:
-            why = "belongs to somebody else: the authority tells only its name"
+            why = "belongs to another user: the authority tells only its name"
             raise Refused(f"slice {name} {why}", faults.OF_OTHERS)
         if owned_by and owned_by[1] != wanted.uuid:
             raise Refused(
@@ -199,7 +199,7 @@ class Reservation:
             if why := refusal(self._there.renew_slice, self.urn, self._until):
                 progress.emit("note", message=f"the slice keeps its end: {why}")
             found = self.find() or found
-        # Slivers cannot outlive their slice: asking for more is refused, not cut.
+        # Aggregates refuse slivers that would outlive their slice.
         self._until = found.expires
 
     def _rename(self, urn: str) -> None:
@@ -208,25 +208,25 @@ class Reservation:
     def _look(self) -> Description | None:
         found = self._describe()
         if found:
-            self._saw(found)
+            self._save_slivers(found)
         if self._was_in_use is None:
-            # Nodes that a run requested and never logged in to are not in use.
+            # Nodes that were requested and never logged in to are not in use.
             unknown = not self.journal.request
-            self._was_in_use = found is not None and (unknown or bool(self._met(found)))
+            self._was_in_use = found is not None and (unknown or bool(self._used_nodes(found)))
         return found
 
-    def _met(self, found: Description) -> list[str]:
-        """Return the existing nodes that a run has logged in to; the journal may list more."""
+    def _used_nodes(self, found: Description) -> list[str]:
+        """Return the existing nodes that a run has logged in to."""
         there = {sliver.urn for sliver in found.slivers}
         return [name for name, known in journal.nodes(self._paths) if known["id"] in there]
 
     def _describe(self) -> Description | None:
-        with self._outlasting():
+        with self._remains_as_busy():
             return self._there.describe(self.urn)
 
     @contextmanager
-    def _outlasting(self) -> Iterator[None]:
-        """Turn refusals due to remains of an ended slice into Busy: they block its name."""
+    def _remains_as_busy(self) -> Iterator[None]:
+        """Raise Busy for refusals due to remains of an ended slice, which block its name."""
         try:
             yield
         except Answered as error:
@@ -238,19 +238,17 @@ class Reservation:
         return found.is_final and self._is_as_wanted()
 
     def _is_as_wanted(self) -> bool:
-        """Return whether the slivers were made with our request, as far as known."""
         return self.journal.request in ("", digest(self.wanted.request))
 
     def _advance(self, found: Description) -> bool:
         """Do the next step; False if only waiting is left."""
         if not self._is_as_wanted():
-            if names := self._met(found):  # the state must have been lost
+            if names := self._used_nodes(found):  # the state was lost
                 cluster = self.wanted.cluster
                 raise Refused(
-                    f"slice {self.wanted.name} holds {', '.join(names)}, in use, and was asked for "
-                    "with another specification than now: they would be given back, with their "
-                    "disks",
-                    f"make inventories/{cluster}/cluster.yml what it was; or give them up: "
+                    f"slice {self.wanted.name} has nodes in use ({', '.join(names)}), which were "
+                    "requested with another specification: a new request would delete their disks",
+                    f"restore the former inventories/{cluster}/cluster.yml; or give the nodes up: "
                     f"gpubed down {cluster}",
                 )
             self._delete_until_gone(self._there.patience(_QUICK_S))
@@ -258,7 +256,7 @@ class Reservation:
         elif found.has_ticket:
             self._provision()
         elif found.expires < self._until - _NEARLY and not self._extended:
-            # At first, only a few hours are granted.
+            # Aggregates grant only a few hours at first.
             if why := refusal(self._there.renew, self.urn, self._until):
                 progress.emit("note", message=f"the lease is shorter than wanted: {why}")
             self._extended = True
@@ -268,27 +266,27 @@ class Reservation:
             return False
         return True
 
-    def _tell(self, found: Description, patience: Patience) -> None:
-        # Some aggregates give no sliver's client_id; those list no links.
+    def _report_progress(self, found: Description, patience: Patience) -> None:
+        # Aggregates without client_id list no links.
         nodes = [s for s in found.slivers if not s.client_id or s.client_id in self.wanted.nodes]
         booting = sum(not sliver.is_final for sliver in nodes)
-        said = f"{booting} of {len(nodes)} nodes are being loaded and booted"
-        if said != self._told and booting:
-            self._told = said
-            progress.emit("note", message=f"{said}; waiting for {patience.left_s:.0f} s at most")
+        state = f"{booting} of {len(nodes)} nodes are being loaded and booted"
+        if state != self._reported and booting:
+            self._reported = state
+            progress.emit("note", message=f"{state}; waiting for {patience.left_s:.0f} s at most")
 
     def _allocate(self) -> None:
         if self._tickets == _TICKETS:
-            raise Refused("the testbed loses what it has allocated", "try again later")
+            raise Refused(f"the testbed lost {_TICKETS} allocations", "try again later")
         self._started = self._extended = self._was_in_use = False
         self._save(request=digest(self.wanted.request))
         text = self._request(self.journal.left_out)
         try:
-            self._saw(self._there.allocate(self.urn, text, self._until))
+            self._save_slivers(self._there.allocate(self.urn, text, self._until))
             self._tickets += 1
         except NoResources as error:
             if journal.are_reloading(self._paths, self._there.config.patience):
-                why = f"{error.message}; those that were given back are loaded anew"
+                why = f"{error.message}; machines that were just released are reloaded"
                 raise Busy(why, error.hint) from None
             self._leave_out_one(error)
 
@@ -312,13 +310,13 @@ class Reservation:
         raise error
 
     def _add(self, missing: Mapping[str, str]) -> None:
-        """Request as many missing nodes as can be had; only Emulab changes a slice in place.
+        """Request as many missing nodes as the testbed has; only Emulab can change a slice.
 
-        Raises what the testbed says if fewer nodes than suffice would be left.
+        Raises the testbed's refusal if fewer than a group's `min` nodes would be left.
         """
         more, why = list(missing), {**self.journal.left_out, **missing}
         while more:
-            # Saved first: what a killed run requested must not count as left out.
+            # Saved first: nodes that a killed run requested must not count as left out.
             self._save(left_out={name: why[name] for name in why if name not in more})
             try:
                 self._there.update(self.urn, self._request(self.journal.left_out))
@@ -331,11 +329,11 @@ class Reservation:
                 if not self._suffices({name for name in why if name not in more}):
                     raise
             except Answered as error:
-                said = f"{', '.join(missing)} cannot join a slice that runs: {error.message}"
+                message = f"{', '.join(missing)} cannot join a slice that runs: {error.message}"
                 fix = f"gpubed down {self.wanted.cluster}, then up, asks for all nodes anew"
                 if not self._suffices(why):
-                    raise Refused(said, fix) from None
-                progress.emit("note", message=f"{said}; {fix}")
+                    raise Refused(message, fix) from None
+                progress.emit("note", message=f"{message}; {fix}")
                 more = []
         self._save(left_out=why)
 
@@ -352,12 +350,12 @@ class Reservation:
         spares = any(group.min < len(group.nodes) for group in self.wanted.groups.values())
         provision = self._there.provision
         try:
-            self._saw(provision(self.urn, self._keys, self._until, best_effort=spares))
+            self._save_slivers(provision(self.urn, self._keys, self._until, best_effort=spares))
         except Answered as error:
             if error.code == _EXPIRED:
-                # Emulab removes an expired ticket only later; until then it grants no other.
+                # Emulab grants no other ticket until it has removed the expired one.
                 raise Busy(error.message, error.hint) from None
-            # The ticket may have run out since it was last seen: look, and ask for another.
+            # The ticket may have expired: look again, and allocate another.
             if error.code not in _REFUSED or self._tickets == _TICKETS:
                 raise
             self._tickets += 1
@@ -366,7 +364,7 @@ class Reservation:
         try:
             self._there.act(self.urn, self.urn, "geni_start")
         except Answered as error:
-            # "not stopped (yet)": an earlier call was carried out, as the next looks show.
+            # "not stopped (yet)": an earlier call started them.
             self._refusals += 1
             if error.code not in (*_REFUSED, None) or self._refusals == _REFUSALS:
                 raise
@@ -391,12 +389,12 @@ class Reservation:
                     raise
             if not patience.left_s:
                 raise GpubedError(
-                    f"the testbed has not given up slice {self.wanted.name} yet",
+                    f"the testbed has not released slice {self.wanted.name} yet",
                     f"gpubed down {self.wanted.cluster}",
                 )
-            patience.look()
+            patience.wait()
 
-    def _saw(self, found: Description) -> None:
+    def _save_slivers(self, found: Description) -> None:
         self._save(slivers=tuple(s.urn for s in found.slivers))
 
     def _save(self, **changes: object) -> None:
@@ -415,6 +413,6 @@ def refusal(call: Callable[..., None], *args: object) -> str:
 
 
 def unmappable(error: NoResources) -> str:
-    """Return the node whose own machine cannot be had, if the mapper names one; else ""."""
+    """Return the node whose own machine is unavailable, if the mapper names one; else ""."""
     found = _FIXED.search(error.said)
     return found[1] if found else ""

@@ -14,7 +14,7 @@ from typing import Any
 from lxml import etree
 
 from gpubed.backends.virtualwall import documents, prepare
-from gpubed.backends.virtualwall.config import Config, of
+from gpubed.backends.virtualwall.config import Config
 from gpubed.spec.plan import ClusterPlan, NodePlan
 
 CORE = "http://www.geni.net/resources/rspec/3"
@@ -25,12 +25,12 @@ _SCHEMA_LOCATION = "{http://www.w3.org/2001/XMLSchema-instance}schemaLocation"
 
 
 def request(plan: ClusterPlan) -> str:
-    """Return the request for a plan, as states compare it; `without` makes it fit to be sent.
+    """Return the request for a plan, as kept in the state.
 
-    A single node's interface is in no link. It stays in the text, since a changed request would
-    replace running clusters.
+    Before sending, `without` must remove interfaces that are in no link, such as a single node's.
+    They stay in this text because another text would replace running clusters.
     """
-    config = of(plan.spec)
+    config = Config.of(plan.spec.backend)
     root = etree.Element(
         f"{{{CORE}}}rspec",
         {"type": "request", "generated_by": "gpubed"},
@@ -86,9 +86,9 @@ def without(text: str, names: Iterable[str]) -> str:
 
 
 def added(old: str, new: str) -> frozenset[str]:
-    """Return the nodes that a request has more than an older one; none if more than that differs.
+    """Return the nodes that a request adds to an older one; none if the rest differs.
 
-    A node that gets its first link differs.
+    A first link of an older node is a difference.
     """
     before, after = (
         documents.children(documents.parse(t, "the request"), "node") for t in (old, new)
@@ -100,7 +100,7 @@ def added(old: str, new: str) -> frozenset[str]:
 
 
 def linked(text: str) -> frozenset[str]:
-    """Return the nodes that a request asks a link for."""
+    """Return the nodes that have a link in a request."""
     links = documents.children(documents.parse(text, "the request"), "link")
     return frozenset(end.rpartition(":")[0] for link in links for end in _ends(link))
 
@@ -108,11 +108,11 @@ def linked(text: str) -> frozenset[str]:
 def specification(plan: ClusterPlan) -> str:
     """Return the same cluster as a jFed experiment specification (ESpec).
 
-    Its bundle needs nothing of gpubed: the request as `cluster.rspec`, and this document, which has
-    every node run the preparation. jFed writes an inventory with the request's groups.
+    jFed needs the request as `cluster.rspec` beside it. Every node runs the preparation, and jFed
+    writes an inventory with the request's groups.
     """
-    # Addresses are left to the image: a bundle cannot know which machine it will be run on.
-    nat = "NAT='yes'" if of(plan.spec).nat else "NAT=''"
+    # The image sets addresses: the machines are not known yet.
+    nat = "NAT='yes'" if Config.of(plan.spec.backend).nat else "NAT=''"
     script = indent(prepare.script().replace("NAT=''", nat, 1), " " * 4)
     return f"""# {plan.cluster}: {len(plan.nodes)} nodes. Written by `gpubed export`.
 version: 1.0-basic
@@ -173,7 +173,7 @@ def _node(plan: ClusterPlan, config: Config, node: NodePlan) -> Any:
     if is_virtual and _is_public(config, node):
         element.append(_emulab("routable_control_ip"))
     if node.on_failure:
-        # Otherwise one node that does not boot would keep the whole slice from being ready.
+        # Otherwise the slice is never ready if one node does not boot.
         element.append(_emulab("failure_action", action="nonfatal"))
     for group in (f"group_{node.group.replace('-', '_')}", node.role.replace("worker", "workers")):
         element.append(etree.Element(f"{{{JFED}}}ansible_group", name=group))
@@ -181,10 +181,10 @@ def _node(plan: ClusterPlan, config: Config, node: NodePlan) -> Any:
 
 
 def _lan(plan: ClusterPlan, config: Config) -> Any:
-    """Return the link of all nodes, with what shapes each end.
+    """Return the link of all nodes, with the shaping of each end.
 
-    On a LAN, a property counts from an end to the LAN, both ways: a packet crosses two ends, so
-    each end gets half of the latency, and the loss that gives the whole loss when applied twice.
+    On a LAN, a property applies between an end and the LAN. A packet crosses two ends, so each gets
+    half of the latency, and the loss that applied twice gives the declared one.
     """
     link = _core("link", client_id=LAN)
     link.append(_core("component_manager", name=config.aggregate.urn))

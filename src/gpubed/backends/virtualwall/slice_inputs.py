@@ -1,4 +1,4 @@
-"""What a slice is made from, the labels that name its owner, and what became of its nodes."""
+"""The inputs of a slice, its labels, and the results of its nodes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from gpubed.backends.virtualwall import documents, rspec
-from gpubed.backends.virtualwall.config import Config, of
+from gpubed.backends.virtualwall.config import Config
 from gpubed.backends.virtualwall.connection import Description
 from gpubed.core.errors import Refused
 from gpubed.spec.plan import ClusterPlan
 
 Results = dict[str, dict[str, Any]]
-"""By node: where it answers, or why it failed, its sliver, whether a network was asked for
-(`linked`), and whether the testbed is not done with it (`booting`)."""
+"""For each node: the fields of `Given`, or for a failed node the reason (`failed`), `sliver`,
+`linked` (whether a network was requested), and `booting` (whether its state is not final)."""
 
 _NO_NETWORK = (
     "the testbed did not grant it the experiment network that was asked for "
@@ -25,11 +25,11 @@ _NO_NETWORK = (
 
 
 class TooFew(Refused):
-    """The head, or more nodes than may fail, cannot be had."""
+    """The testbed lacks the head, or a group's `min` nodes."""
 
 
 class Group(BaseModel):
-    """Nodes of one kind: `min` of them suffice, `type` is the requested hardware type."""
+    """Nodes of a group; at least `min` are needed, `type` is the requested hardware type."""
 
     nodes: tuple[str, ...]
     min: int
@@ -38,12 +38,12 @@ class Group(BaseModel):
 
 
 class SliceInputs(BaseModel):
-    """All inputs of a slice; numbers arrive as floats, since Pulumi has no integers.
+    """All inputs of a slice. Numbers are floats, since Pulumi has no integers.
 
-    Fields that do not name the slice have defaults: looking at a slice or releasing it needs none.
+    To read or release a slice, `cluster`, `uuid` and `testbed` suffice.
     """
 
-    # A resource also carries `backend` and `kind`, which are the engine's.
+    # Inputs of a resource also have `backend` and `kind`.
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     cluster: str
@@ -57,7 +57,7 @@ class SliceInputs(BaseModel):
 
     @classmethod
     def of(cls, inputs: Mapping[str, Any]) -> SliceInputs:
-        """Read them from a state; a newer version may have written it, with more options."""
+        """Read the inputs in a state, ignoring options of newer versions."""
         return cls.model_validate(inputs, extra="ignore")
 
     @property
@@ -71,10 +71,12 @@ class SliceInputs(BaseModel):
         return tuple(name for group in self.groups.values() for name in group.nodes)
 
     def judge(self, found: Description, left_out: Mapping[str, str], user: str) -> Results:
-        """Return what became of each node, as `granted` of its resource.
+        """Return the results of all nodes.
 
-        `left_out` has the testbed's reasons for nodes that it did not have, by name, and `user` is
-        the preferred login among those of the manifest.
+        Args:
+            found: The slice.
+            left_out: Nodes that were not requested, with the reasons.
+            user: The preferred login of those in the manifest.
         """
         granted, reasons = documents.manifest(found.manifest, self.nodes, user)
         linked = rspec.linked(rspec.without(self.request, left_out)) if self.request else ()
@@ -104,7 +106,7 @@ class SliceInputs(BaseModel):
         return results
 
     def require_enough(self, results: Results) -> None:
-        """Check that the head and each group's `min` nodes are there; TooFew names the failed."""
+        """Raise TooFew, with the failed nodes, without the head or a group's `min` nodes."""
         failed = {name: result["failed"] for name, result in results.items() if "failed" in result}
         lacks = "the testbed could not give the head" if self.head in failed else ""
         for name, group in self.groups.items():
@@ -121,7 +123,7 @@ class SliceInputs(BaseModel):
             )
 
     def missing(self, results: Results, added: frozenset[str] = frozenset()) -> dict[str, str]:
-        """Return why the testbed lacks nodes that are to be requested, `added` ones too."""
+        """Return the nodes to request: failed ones to replace, and `added` ones, with reasons."""
         groups = [group for group in self.groups.values() if group.on_failure == "replace"]
         names = added.union(*(group.nodes for group in groups))
         found = {name: results.get(name, {}) for name in self.nodes if name in names}
@@ -129,8 +131,8 @@ class SliceInputs(BaseModel):
 
 
 def planned(plan: ClusterPlan) -> dict[str, Any]:
-    """Return the inputs of a slice that the plan tells."""
-    groups, hardware = {}, of(plan.spec).hardware
+    """Return the inputs of a slice that depend only on the plan."""
+    groups, hardware = {}, Config.of(plan.spec.backend).hardware
     for group in plan.spec.nodes:
         wanted = hardware.get(group.name)
         groups[group.name] = {
@@ -150,17 +152,17 @@ def planned(plan: ClusterPlan) -> dict[str, Any]:
 
 
 def digest(request: str) -> str:
-    """Hash a request, to tell later what slivers were requested with."""
+    """Return a hash of a request; the journal keeps it with the slivers."""
     return hashlib.sha256(request.encode()).hexdigest()[:16]
 
 
 def description(cluster: str, uuid: str) -> str:
-    """Return the labels of a cluster's slice, which the authority keeps with it."""
+    """Return the labels of a cluster's slice, which the authority keeps as its description."""
     return f"gpubed.cluster={uuid} gpubed.name={cluster}"
 
 
 def owner(text: str) -> tuple[str, str] | None:
-    """Return name and UUID of the cluster that a slice's description names."""
+    """Return name and UUID of the cluster in a slice's description; None without labels."""
     labels = dict(word.split("=", 1) for word in text.split() if "=" in word)
     name, uuid = labels.get("gpubed.name"), labels.get("gpubed.cluster")
     return (name, uuid) if name and uuid else None

@@ -1,4 +1,4 @@
-"""A testbed of the Virtual Wall's kind, as a cluster sees it."""
+"""The operations of a cluster on a GENI testbed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from gpubed.backends.virtualwall import availability, doctor, documents, journal
 from gpubed.backends.virtualwall import login as logins
-from gpubed.backends.virtualwall.config import Config, of
+from gpubed.backends.virtualwall.config import Config
 from gpubed.backends.virtualwall.connection import Connection, Description, Slice, connect
 from gpubed.backends.virtualwall.drivers import NodeDriver, SliceDriver
 from gpubed.backends.virtualwall.faults import FORBIDDEN, Answered, NotThere
@@ -28,10 +28,10 @@ class VirtualWallTestbed(Testbed):
 
     @property
     def _config(self) -> Config:
-        return of(self.reach.specification)
+        return Config.of(self.reach.specification.backend)
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
-        """Look at login, servers, project and bastion."""
+        """Check login, servers, project and bastion."""
         return list(doctor.findings(spec))
 
     def driver(self, kind: str) -> Driver:
@@ -43,7 +43,7 @@ class VirtualWallTestbed(Testbed):
     def describe(self, allocation: Allocation) -> dict[str, str]:
         """Return the state of each node: ready, stopped (not ready) or missing."""
         there = connect(self._config)
-        # Callers that ask for states log in to the nodes next.
+        # Callers log in to the nodes next.
         logins.renew_identity(there.config, there.login, self.paths)
         _, found = _look(there, self._slice_of(allocation.uuid, there).urn)
         slivers = found.slivers if found else ()
@@ -60,7 +60,7 @@ class VirtualWallTestbed(Testbed):
         authority = urlsplit(config.authority.slices).hostname or ""
         called = f"project {config.project} of {authority} at {config.aggregate.urn}"
         id_ = f"{config.aggregate.urn} {authority} {config.project}"
-        return Identity(self.backend.spelled(id_), called)
+        return Identity(self.backend.canonical_id(id_), called)
 
     def existing(self) -> list[Existing]:
         """Return the project's slices of the cluster's name that hold nodes.
@@ -71,13 +71,13 @@ class VirtualWallTestbed(Testbed):
         slices = there.of_project()
         owners = {slice_.urn: owner(slice_.description) for slice_ in slices}
         found = {urn: who[1] for urn, who in owners.items() if who and who[0] == cluster}
-        # The journal knows a slice whose description the authority did not keep.
+        # Some authorities keep no description; the journal names the slice.
         if known and known.request and not owners.get(known.slice_urn):
             found[known.slice_urn] = known.uuid
         for slice_ in slices:
             is_called_so = slice_.name == documents.slice_name(cluster, slice_.name[-8:])
             if slice_.is_closed and slice_.urn not in found and is_called_so:
-                _pass_over(slice_.name, "the authority tells its members alone more than its name")
+                _pass_over(slice_.name, "the authority tells only its members more than its name")
         mine = known.uuid if known else record.uuid(self.paths)
         return [
             Existing("slice", documents.urn(urn, "slice").name, urn, uuid)
@@ -86,28 +86,28 @@ class VirtualWallTestbed(Testbed):
         ]
 
     def remove(self, thing: Existing) -> None:
-        """Give back what a slice holds."""
+        """Release a slice's nodes."""
         wanted = self._named(thing.uuid)
         Reservation(wanted, connect(wanted.testbed), self.paths, urn=thing.id).release()
 
     def data_within(self) -> list[Existing]:
-        """Return the cluster's part of the folder that the testbed mounts on its nodes."""
-        return journal.shared(self.paths, self.reach.wanted)
+        """Return the cluster's part of the shared folder that the testbed mounts."""
+        return journal.shared(self.paths)
 
     def remove_data(self) -> list[Existing]:
-        """Remove that part, through a node."""
-        return journal.remove_shared(self.paths, self.reach.wanted)
+        """Remove that part through a node."""
+        return journal.remove_shared(self.paths)
 
     def lease(self, allocation: Allocation) -> Lease:
-        """Return the earlier of the ends of slice and slivers."""
+        """Return the end of the slice or of its slivers, whichever is earlier."""
         there = connect(self._config)
         return Lease(_granted(there, self._slice_of(allocation.uuid, there).urn))
 
     def renew(self, allocation: Allocation, until: datetime) -> Lease:
         """Extend the lease, never shorten it.
 
-        First the slice's end moves at its authority, then the slivers' at the aggregate, which
-        believes the end inside the slice's credential: that is fetched anew in between.
+        The authority extends the slice first, then the aggregate the slivers. The aggregate reads
+        the slice's end from its credential, which is fetched again in between.
 
         Raises:
             Refused: Neither end moved.
@@ -127,7 +127,7 @@ class VirtualWallTestbed(Testbed):
         after, reasons = _granted(there, urn), [reason for reason in reasons if reason]
         if after <= before and reasons:
             raise Refused(
-                f"the lease stays as it was, until {documents.written(before)}: {reasons[-1]}",
+                f"the lease stays as it was, until {documents.timestamp(before)}: {reasons[-1]}",
                 "ask for less time: gpubed renew CLUSTER --for 12h",
             )
         for reason in reasons:
@@ -136,15 +136,15 @@ class VirtualWallTestbed(Testbed):
 
     def resources(self, spec: ClusterSpec) -> list[Offer]:
         """Count machines by hardware type; types with GPUs come first."""
-        return availability.offers(of(spec))
+        return availability.offers(Config.of(spec.backend))
 
     def fits(self, plan: ClusterPlan) -> list[Finding]:
-        """Compare the plan with what is free now."""
+        """Return why the free machines do not suffice for the plan."""
         return availability.refusals(plan, self.paths)
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
         """Refuse another project, as a slice cannot move, and machines that the testbed lacks."""
-        known, project = journal.load(self.paths), of(plan.spec).project
+        known, project = journal.load(self.paths), Config.of(plan.spec.backend).project
         if known is None or known.project in ("", project):
             return availability.refusals(plan, self.paths)
         name = known.slice_urn.rpartition("+")[2]
@@ -166,7 +166,7 @@ class VirtualWallTestbed(Testbed):
 
 
 def _look(there: Connection, urn: str) -> tuple[Slice | None, Description | None]:
-    """Return a slice and what it holds; (None, None) if it has ended."""
+    """Return a slice and its slivers; (None, None) if it has ended."""
     found = there.find(urn)
     return (found, there.describe(urn)) if found else (None, None)
 
@@ -181,7 +181,7 @@ def _granted(there: Connection, urn: str) -> datetime:
 
 
 def _holds_nodes(there: Connection, urn: str, *, is_mine: bool) -> bool:
-    """Return whether a slice holds nodes; the aggregate may not tell of another user's slice."""
+    """Return whether a slice holds nodes; False if the aggregate forbids another user's slice."""
     try:
         return _look(there, urn)[1] is not None
     except Answered as error:
@@ -191,6 +191,6 @@ def _holds_nodes(there: Connection, urn: str, *, is_mine: bool) -> bool:
         return False
 
 
-@cache  # a verb looks several times
+@cache  # one message per verb
 def _pass_over(name: str, why: str) -> None:
-    progress.emit("note", message=f"slice {name} is somebody else's and is passed over: {why}")
+    progress.emit("note", message=f"slice {name} of another user is passed over: {why}")

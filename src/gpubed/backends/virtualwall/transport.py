@@ -1,7 +1,7 @@
-"""XML-RPC over TLS with the login's certificate, within limits.
+"""XML-RPC over TLS with the login's certificate.
 
-Adds to the standard library a timeout of the whole call, a limit on the answer's size, a ban on
-entities, and one error class for each kind of fault. Callers decide which calls to repeat.
+Adds to the standard library: a deadline for a whole call, a limit on the answer's size, refusal of
+entities, and one error class per kind of fault.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 
+from gpubed.backends import pem
 from gpubed.backends.virtualwall import documents, faults
 from gpubed.backends.virtualwall.faults import Answered, Busy, Malformed, Unanswered
 from gpubed.core import progress
@@ -25,31 +26,32 @@ from gpubed.core.errors import GpubedError, PrerequisiteMissing
 _CONNECT_S = 20.0
 _GROWTH, _MOST = 1.3, 2.0
 _CHUNK = 2**16
-# OpenSSL's codes for a certificate of another name or address, and for keys and hashes that are
-# too short by today's measure; the Virtual Wall's own page has its users allow those.
+# OpenSSL's codes for a certificate of another name or address, and for too short keys and hashes,
+# which the Virtual Wall's documentation has users allow.
 _OTHER_HOST, _WEAK = (62, 64), (66, 67, 68)
-_NEW_TLS = "it speaks no TLS 1.2 or later, which gpubed needs: ask who runs it, or correct the URL"
-_OLD_TLS = "backend.old_tls: true lets it in; who it is is verified all the same"
-_NEW_LOGIN = "download a new login certificate from the account portal"
+_NEW_TLS = (
+    "it speaks no TLS 1.2 or later, which gpubed needs: ask its operators, or correct the URL"
+)
+_OLD_TLS = "backend.old_tls: true allows them; its certificate is verified all the same"
 _NO_TLS = "and gpubed share no TLS"
-# What OpenSSL's reasons mean. TLS 1.3 servers look at our certificate after the handshake.
+# Verdict and hint by OpenSSL's reason. TLS 1.3 servers check our certificate after the handshake.
 _REASONS = {
     "TOO_(SMALL|WEAK)": ("cannot be trusted", _OLD_TLS),
     "ALERT_(HANDSHAKE_FAILURE|INSUFFICIENT_SECURITY)": (_NO_TLS, _OLD_TLS),
     "ALERT_PROTOCOL_VERSION|UNSUPPORTED_PROTOCOL": (_NO_TLS, _NEW_TLS),
     "ALERT_.*(CERTIFICATE|UNKNOWN_CA|ACCESS_DENIED|DECRYPT_ERROR)": (
         "does not accept the login certificate",
-        _NEW_LOGIN,
+        pem.RENEW,
     ),
 }
 _URLS = "correct the URLs in backend"
-_APPLICATION = -32500  # of Emulab's wrapper, which says in words alone what it is about
+_APPLICATION = -32500  # Emulab's code for many faults, which differ only in their texts
 _ABOUT_LOGIN = re.compile("certificate|account", re.IGNORECASE)
 _ABOUT_URL = re.compile("module specification|requested authority", re.IGNORECASE)
 
 
 class Patience:
-    """The seconds for one task, and between two looks."""
+    """A deadline for a task, and waits between its attempts; both in seconds."""
 
     def __init__(self, interval: float, total: float) -> None:
         self._interval, self._tries = interval, 0
@@ -57,28 +59,28 @@ class Patience:
 
     @property
     def left_s(self) -> float:
-        """Seconds until there is no time left; 0 from then on."""
+        """Seconds until the deadline; 0 after it."""
         return max(0.0, self._deadline - time.monotonic())
 
-    def look(self) -> None:
-        """Wait until the next look."""
+    def wait(self) -> None:
+        """Sleep for the interval, at most until the deadline."""
         time.sleep(min(self._interval, self.left_s))
 
     def back_off(self, error: Unanswered) -> None:
-        """Wait after a failed call, longer each time; raise the error again if no time is left."""
+        """Sleep after a failed call, longer each time; raise its error after the deadline."""
         if not self.left_s:
             raise error
         if not self._tries:
-            said = f"{error.message}; trying again for {self.left_s:.0f} s at most"
-            progress.emit("note", message=said)
+            retrying = f"{error.message}; trying again for {self.left_s:.0f} s at most"
+            progress.emit("note", message=retrying)
         time.sleep(min(self._interval * min(_MOST, _GROWTH**self._tries), self.left_s))
         self._tries += 1
 
 
 class Endpoint:
-    """A server that answers XML-RPC; an idempotent call is repeated for `quick_s` seconds.
+    """An XML-RPC server; failed calls are repeated for `quick_s` seconds.
 
-    `clock_ahead_s` is how far its clock was ahead of ours at its last answer; 0 if unknown.
+    `clock_ahead_s` tells by how many seconds its clock was ahead at its last answer; 0 if unknown.
     """
 
     def __init__(
@@ -97,7 +99,10 @@ class Endpoint:
         self._where = f"{self._host}:{self._port}"
 
     def ask(self, method: str, *args: Any, timeout: float = 60.0, repeats: bool = True) -> Any:
-        """Call a method of GENI's or the federation's API, and return its value."""
+        """Call a method of GENI's or the federation's API; return its value.
+
+        Only idempotent calls may be repeated (`repeats`).
+        """
         patience = Patience(self._poll_s, self._quick_s if repeats else 0.0)
         while True:
             try:
@@ -108,24 +113,26 @@ class Endpoint:
     def _value(self, method: str, reply: Any) -> Any:
         what = f"{self.what} ({method})"
         code = reply.get("code") if isinstance(reply, dict) else None
-        # Aggregates wrap the number, and some authorities do, too.
-        told: dict[str, Any] = code if isinstance(code, dict) else {"geni_code": code}
-        geni, own = told.get("geni_code"), told.get("am_code")
+        # Aggregates and some authorities wrap the number in a structure.
+        codes: dict[str, Any] = code if isinstance(code, dict) else {"geni_code": code}
+        geni, own = codes.get("geni_code"), codes.get("am_code")
         if not isinstance(geni, int):
             raise Malformed(f"the reply of {what} has no return code")
         if geni:
-            # Emulab tells what is above 17 in am_code alone.
+            # Emulab puts its own codes, above 17, only into am_code.
             own = own if geni == 2 and isinstance(own, int) and own > 17 else geni
-            said, log = str(reply.get("output") or ""), str(told.get("protogeni_error_url") or "")
-            raise faults.answered(what, own, said, log, is_authority="authority" in what)
+            log = str(codes.get("protogeni_error_url") or "")
+            output = str(reply.get("output") or "")
+            raise faults.answered(what, own, output, log, is_authority="authority" in what)
         return reply.get("value")
 
     def call(self, method: str, *args: Any, timeout: float = 60.0) -> Any:
         """Call a method within `timeout` seconds in all.
 
-        After Unanswered, the call may have been carried out all the same. PrerequisiteMissing means
-        that a server is not trusted or its TLS is too old, so that nothing was sent, or that it
-        does not accept our certificate.
+        Raises:
+            Unanswered: The call may have been carried out nevertheless.
+            PrerequisiteMissing: The server is not trusted, its TLS is too old, or it does not
+                accept our certificate.
         """
         body = xmlrpc.client.dumps(args, method, encoding="utf-8").encode()
         what = f"{self.what} ({method})"
@@ -151,7 +158,7 @@ class Endpoint:
                 connection.request("POST", self._path, body, headers)
                 response = connection.getresponse()
             except (ConnectionError, ssl.SSLEOFError):
-                # The server's alert may have come before we wrote, and raises when it is read.
+                # A TLS alert that arrived before our request is raised on reading.
                 if connection.sock:
                     with suppress(ConnectionError, TimeoutError, ssl.SSLEOFError):
                         sock.recv(1)
@@ -160,7 +167,7 @@ class Endpoint:
                 theirs = parsedate_to_datetime(response.getheader("Date", ""))
                 self.clock_ahead_s = (theirs - datetime.now(UTC)).total_seconds()
             data = bytearray()
-            # The deadline also ends an answer that trickles in, and the limit one without end.
+            # Deadline and limit also end answers that are slow or endless.
             while chunk := response.read1(_CHUNK):
                 data += chunk
                 if len(data) > documents.LIMIT:
@@ -204,7 +211,7 @@ def _http_fault(what: str, status: int) -> Exception:
     if status >= http.client.INTERNAL_SERVER_ERROR:
         return Unanswered(f"{what} failed inside the server (HTTP {status})")
     if status in (http.client.UNAUTHORIZED, http.client.FORBIDDEN):
-        return PrerequisiteMissing(f"{what} does not accept the login (HTTP {status})", _NEW_LOGIN)
+        return PrerequisiteMissing(f"{what} does not accept the login (HTTP {status})", pem.RENEW)
     return Answered(f"{what} is refused (HTTP {status})", _URLS)
 
 
@@ -215,7 +222,7 @@ def _decode(what: str, data: bytes) -> Any:
     except xmlrpc.client.Fault as fault:
         raise _fault(what, fault) from None
     except Exception as error:
-        # The unmarshaller fails in as many ways as there are malformed answers.
+        # The unmarshaller raises many kinds of errors for malformed answers.
         words = faults.clean(error)[:200] or type(error).__name__
         raise Malformed(f"{what} did not answer with XML-RPC: {words}") from None
     return value
