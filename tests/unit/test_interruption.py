@@ -113,7 +113,7 @@ import os, signal
 from gpubed import cli
 from gpubed.engines import interruption
 def until_ctrl_c(standalone_mode):
-    interruption.is_the_end()
+    interruption.end_quietly()
     os.kill(os.getpid(), signal.SIGINT)
 cli.asked, cli.build = lambda _: "open", lambda _: until_ctrl_c
 cli.main()

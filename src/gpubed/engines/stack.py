@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from gpubed.engines.embedded import Engine, EventSink, Result
 
 EngineName = Literal["cli", "embedded"]
-# With these, plain `pulumi` would use another passphrase, or write a state that the embedded engine
-# does not find or cannot read.
+# Variables with which plain `pulumi` would use another passphrase, or write a state that the
+# embedded engine does not find or cannot read.
 UNSET = (
     "PULUMI_CONFIG_PASSPHRASE",
     "PULUMI_DIY_BACKEND_GZIP",
@@ -66,7 +66,7 @@ def _require_unsealed(project: Project, passphrase: Path) -> None:
         states = (project.pulumi / ".pulumi" / "stacks").glob(f"*/{name}.json")
         aside = "".join(f"; mv {quote(str(state))} {quote(f'{state}.sealed')}" for state in states)
         raise PrerequisiteMissing(
-            f"{passphrase} is lost: it opens the state of {name}",
+            f"{passphrase} is lost, which decrypts the state of {name}",
             f"put it back; if nobody has it: rm {quote(str(config))}{aside}   "
             f"(then: gpubed audit {name} --adopt takes over what exists)",
         )
@@ -87,7 +87,7 @@ def environment(paths: ClusterPaths) -> dict[str, str]:
         "PULUMI_SKIP_UPDATE_CHECK": "true",
         # Else the CLI fetches a plugin for every installed package.
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
-        # This interpreter has what the program imports.
+        # This interpreter has the packages that the program imports.
         "PULUMI_PYTHON_CMD": sys.executable,
         "GPUBED_ROOT": str(project.root),
         # gRPC's fork handlers would end the program, which starts processes during calls.
@@ -129,16 +129,18 @@ class Stack:
         return self._cli("refresh", sink, clear_pending_creates=True)
 
     def mend(self) -> None:
-        """Mark volumes as retained: former versions did not, and deleted their data."""
+        """Mark volumes as retained; states of former versions lack that, and would lose data."""
         self._embedded().edit(
             lambda resources: [
-                {**one, "retainOnDelete": True} if one["type"].endswith(":Volume") else one
-                for one in resources
+                {**resource, "retainOnDelete": True}
+                if resource["type"].endswith(":Volume")
+                else resource
+                for resource in resources
             ]
         )
 
     def interrupted(self) -> bool:
-        """Return whether an earlier run was killed while it created something."""
+        """Return whether an earlier run was killed while it created a resource."""
         return bool(self.export().get("deployment", {}).get("pending_operations"))
 
     def has_resources(self) -> bool:
@@ -178,7 +180,7 @@ class Stack:
         if verb != "preview":
             self._embedded().require_free()
         (project.pulumi / "config").mkdir(parents=True, exist_ok=True)
-        was_there = self._files()
+        before = self._files()
         try:
             result = automation.operate(
                 verb, self.paths.name, project.root, environment(self.paths), sink, **options
@@ -187,10 +189,10 @@ class Stack:
             # The CLI creates a missing stack even for a preview. Keep the files of an `up` that
             # runs meanwhile.
             if verb == "preview" and runlock.holder(self.paths.state) is None:
-                for made in self._files() - was_there:
-                    made.unlink()
+                for created in self._files() - before:
+                    created.unlink()
         return result if verb == "destroy" else replace(result, outputs=self.outputs())
 
     def _files(self) -> set[Path]:
-        kept, name = self.paths.project.pulumi, self.paths.name
-        return {*kept.glob(f".pulumi/stacks/*/{name}.json*"), *kept.glob(f"config/*.{name}.yaml")}
+        root, name = self.paths.project.pulumi, self.paths.name
+        return {*root.glob(f".pulumi/stacks/*/{name}.json*"), *root.glob(f"config/*.{name}.yaml")}
