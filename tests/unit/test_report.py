@@ -307,7 +307,7 @@ def test_an_edited_report_removes_nothing_else(paths):
     written = json.loads(path.read_text())
     for named in ("../points.csv", "figures/../../campaign.json", "/etc/hosts"):
         path.write_text(json.dumps(written | {"figures": [named]}))
-        with pytest.raises(UsageError, match="is no report of campaign"):
+        with pytest.raises(UsageError, match="of another report than that of campaign"):
             call()
         assert (folder / "campaign.json").exists()
 

@@ -14,7 +14,7 @@ PLACE = ("Cluster", 30)
 
 
 def command(name: ClusterName, as_json: Json = False) -> int:
-    """Find every error of a specification, and show the allowed values."""
+    """Find all errors of a specification, with the allowed values."""
     ui = UI(as_json)
     paths = named(name)
     UI.cluster = paths.name

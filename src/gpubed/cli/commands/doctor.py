@@ -18,7 +18,7 @@ def command(
     fix: bool = Option(False, "--fix", help="Install what Pulumi's own installer can."),
     as_json: Json = False,
 ) -> int:
-    """Find what is missing on this machine, and show how to repair it."""
+    """Find what is missing on this machine, and how to repair it."""
     ui, paths = UI(as_json), find(cluster) if cluster else None
     if fix:
         doctor.repair(paths, ui.note)

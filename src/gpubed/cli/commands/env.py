@@ -14,7 +14,7 @@ PLACE = ("Cluster", 100)
 
 
 def command(name: ClusterName, as_json: Json = False) -> int:
-    """Print the variables for plain Pulumi and Ansible, as lines for a shell to evaluate."""
+    """Print variables for plain Pulumi and Ansible. Evaluate the lines in a shell."""
     ui, paths = UI(as_json), find(name)
     paths.prepare()
     stack.Stack(paths, stack.choose(None)).init()

@@ -32,7 +32,7 @@ def command(
     reason: str | None = Option(None, "--reason", help="Why, as `health` and `status` show it."),
     as_json: Json = False,
 ) -> int:
-    """Show which nodes are healthy, and take a node out of use or back."""
+    """Show which nodes are healthy; take one out of use, or back."""
     if quarantine and requalify:
         raise UsageError("--quarantine and --requalify exclude each other")
     if quarantine and not reason:

@@ -108,7 +108,7 @@ def _show(paths: ClusterPaths, url: str, again: str) -> None:
 
 @contextmanager
 def _page_removed(paths: ClusterPaths) -> Iterator[None]:
-    """Remove the page with the token, which the browser loads first, at the end."""
+    """Remove the page with the token, which `browser.visit` writes, after the body."""
     try:
         yield
     finally:

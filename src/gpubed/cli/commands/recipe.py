@@ -79,7 +79,7 @@ def check(
     ),
     as_json: Json = False,
 ) -> int:
-    """Check a recipe: its lock, its GPU code, and the nodes of a cluster."""
+    """Check a recipe: its lock, GPU code, and a cluster's nodes."""
     ui, found = UI(as_json), recipe.load(name)
     results = list(recipe_check.check(found))
     if cluster is not None:
@@ -94,7 +94,7 @@ def check(
 
 @app.command()
 def measure(name: Name, as_json: Json = False) -> int:
-    """Record the GPU architectures of the packages (3 GB to download)."""
+    """Record the GPU architectures of the packages. Downloads 3 GB."""
     ui, found, record = UI(as_json), recipe.load(name), {}
     for package, libraries in recipe_check.measure(found):
         ui.note(f"{package}: GPU code in {len(libraries)} libraries")

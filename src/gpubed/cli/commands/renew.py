@@ -33,7 +33,10 @@ def command(
     once: bool = Option(False, "--once", help="With --auto: look once, for a cron job."),
     as_json: Json = False,
 ) -> int:
-    """Ask the testbed for more time, and show the granted end; tell the nodes that act on it."""
+    """Ask the testbed for more time, and show the granted end.
+
+    With `lease.on_nodes`, the nodes are told, too.
+    """
     if for_ and until:
         raise UsageError("--for and --until exclude each other")
     if auto and (for_ or until):

@@ -45,7 +45,7 @@ def command(
     node: str = Argument("head", help="A node's name, or `head`.", autocompletion=completion.nodes),
     words: list[str] | None = Argument(None, metavar="[-- COMMAND]"),
 ) -> int:
-    """Open a shell on a node, by default the head, or run a command there."""
+    """Open a shell on a node, or run a command there. The default is the head."""
     paths = find(name, from_state=True)
     named = load_allocation(paths.allocation).node(node)
     secret.require_key(paths)
