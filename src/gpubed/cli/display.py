@@ -117,11 +117,12 @@ class Display:
             self._ui.mark("same", f"{text} …")
         self._running = {**self._running, key: (text, since)}
 
-    def _end(self, key: str, sign: str, text: str, seconds: float | None = None) -> None:
+    def _end(self, key: str, sign: str, text: str, seconds: float | None) -> float:
         _, since = self._running.get(key, ("", time.monotonic()))
         self._running = {k: step for k, step in self._running.items() if k != key}
         took = time.monotonic() - since if seconds is None else seconds
         self._ui.mark(sign, f"{text}  {took:.1f} s")
+        return took
 
     def _on_resource(self, event: Event) -> None:
         op, status = str(event["op"]), event["status"]
@@ -151,12 +152,9 @@ class Display:
         if event["status"] == "started":
             self._start("phase", f"phase {name}")
         else:
-            seconds = event.get("seconds")
-            if seconds is None:
-                seconds = time.monotonic() - self._running.get("phase", ("", time.monotonic()))[1]
-            self.phases.append({"name": name, "seconds": round(seconds, 2)})
             sign = "fail" if event["status"] == "failed" else "pass"
-            self._end("phase", sign, f"phase {name}", seconds)
+            seconds = self._end("phase", sign, f"phase {name}", event.get("seconds"))
+            self.phases.append({"name": name, "seconds": round(seconds, 2)})
 
     def _on_task(self, event: Event) -> None:
         if self._live and event["phase"]:

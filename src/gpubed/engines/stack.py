@@ -67,7 +67,7 @@ def _require_unsealed(project: Project, passphrase: Path) -> None:
         aside = "".join(f"; mv {quote(str(state))} {quote(f'{state}.sealed')}" for state in states)
         raise PrerequisiteMissing(
             f"{passphrase} is lost, which decrypts the state of {name}",
-            f"put it back; if nobody has it: rm {quote(str(config))}{aside}   "
+            f"put it back; if it is lost for good: rm {quote(str(config))}{aside}   "
             f"(then: gpubed audit {name} --adopt takes over what exists)",
         )
 
@@ -109,24 +109,18 @@ class Stack:
 
     def preview(self, sink: EventSink, *, refresh: bool = False) -> Result:
         """Compute what `up` would do; `refresh` reads every resource first."""
-        if self.engine == "embedded":
-            return self._embedded().preview(sink, refresh=refresh)
-        return self._cli("preview", sink, refresh=refresh)
+        return self._operate("preview", sink, refresh=refresh)
 
     def up(self, sink: EventSink) -> Result:
-        """Make the cluster what its specification says."""
-        if self.engine == "embedded":
-            return self._embedded().up(sink)
-        return self._cli("up", sink)
+        """Create, update and delete resources as the specification says."""
+        return self._operate("up", sink)
 
     def refresh(self, sink: EventSink) -> Result:
         """Read every resource from the testbed; drop those that are gone from the state.
 
         Pending creations of a killed run are cleared: drivers adopt their leftovers.
         """
-        if self.engine == "embedded":
-            return self._embedded().refresh(sink, clear_pending_creates=True)
-        return self._cli("refresh", sink, clear_pending_creates=True)
+        return self._operate("refresh", sink, clear_pending_creates=True)
 
     def mend(self) -> None:
         """Mark volumes as retained; states of former versions lack that, and would lose data."""
@@ -149,9 +143,8 @@ class Stack:
 
     def destroy(self, sink: EventSink) -> Result:
         """Remove every resource, then the stack itself."""
-        ours = self._embedded()
-        result = ours.destroy(sink) if self.engine == "embedded" else self._cli("destroy", sink)
-        ours.remove()
+        result = self._operate("destroy", sink)
+        self._embedded().remove()
         return result
 
     def outputs(self) -> Mapping[str, Any]:
@@ -172,7 +165,10 @@ class Stack:
             worker_environment={"GPUBED_ROOT": str(project.root)},
         )
 
-    def _cli(self, verb: automation.Verb, sink: EventSink, **options: bool) -> Result:
+    def _operate(self, verb: automation.Verb, sink: EventSink, **options: bool) -> Result:
+        if self.engine == "embedded":
+            result: Result = getattr(self._embedded(), verb)(sink, **options)
+            return result
         # The Automation API loads the whole SDK.
         from gpubed.engines import automation
 

@@ -137,7 +137,8 @@ class Recipe(_Model):
 
     def measured(self) -> dict[str, dict[str, Architectures]]:
         """Return the architectures of the packages, by `name==version` and library."""
-        return read_record(self.record_path) if self.record_path.is_file() else {}
+        path = self.record_path
+        return reading.file(path, f"correct {path}").json(_RECORD) if path.is_file() else {}
 
 
 @dataclass(frozen=True)
@@ -185,11 +186,6 @@ def load(name: str) -> Recipe:
     return reading.file(path, f"correct {path}").yaml(Recipe)
 
 
-def normal(name: str) -> str:
-    """Return the normal form of a package's name."""
-    return canonicalize_name(name)
-
-
 def serving(capability: str) -> list[str]:
     """Return the names of the recipes that support GPUs of a compute capability."""
     return [name for name in names() if load(name).gpus.serve(capability)]
@@ -220,16 +216,11 @@ def parse_lock(text: str) -> Iterator[Locked]:
         if not equal:
             raise ValueError(f"not an exact version: {line[:80]}")
         yield Locked(
-            normal(name),
+            canonicalize_name(name),
             version,
             Marker(marker) if marker else None,
             tuple(_HASH.findall(line)),
         )
-
-
-def read_record(path: Path) -> dict[str, dict[str, Architectures]]:
-    """Read the architectures of packages, by `name==version` and library."""
-    return reading.file(path, f"correct {path}").json(_RECORD)
 
 
 def write_record(path: Path, record: dict[str, dict[str, Architectures]]) -> None:

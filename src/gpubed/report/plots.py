@@ -155,19 +155,19 @@ def _lines(series: Mapping[str, _Line], y_title: str, x_title: str) -> Any:
     )
     y = alt.Y("y:Q", title=y_title, scale=alt.Scale(domain=[0, top], nice=True))
 
-    def by_series(kind: Any, name: str, values: Sequence[Any]) -> Any:
+    def by_series(kind: Any, values: Sequence[Any]) -> Any:
         legend = alt.Legend(title=None, orient="bottom", columns=1 if len(labels) < 4 else 2)
         scale = alt.Scale(domain=labels, range=[*values[: len(labels)]])
-        return kind(f"{name}:N", scale=scale, legend=legend)
+        return kind("series:N", scale=scale, legend=legend)
 
-    colour = by_series(alt.Color, "series", COLOURS)
+    colour = by_series(alt.Color, COLOURS)
     picked = alt.selection_point(fields=["series"], bind="legend")
     faint = alt.condition(picked, alt.value(1), alt.value(0.15))
     base = alt.Chart(_data(rows)).encode(x=x, y=y, color=colour, opacity=faint)
     once = "datum.low === null"
     tooltip = ["series:N", alt.Tooltip("x:Q", title=x_title), *_shown(y_title)]
-    dashes = by_series(alt.StrokeDash, "series", _DASHES)
-    shape = by_series(alt.Shape, "series", _SHAPES)
+    dashes = by_series(alt.StrokeDash, _DASHES)
+    shape = by_series(alt.Shape, _SHAPES)
     spread = base.transform_filter("datum.low !== null").encode(y=alt.Y("low:Q"), y2="high:Q")
     return (
         alt.layer(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from gpubed.campaigns.file import ENVIRONMENT
 from gpubed.core import units
@@ -69,10 +69,9 @@ def over(name: str, value: Value, against: Value) -> str:
     return f"{setting(name, value)} over {setting(name, against)}"
 
 
-def settings(values: Mapping[str, Value], without: Iterable[str] = ()) -> str:
+def settings(values: Mapping[str, Value]) -> str:
     """Write settings in their order; `ALL` if there are none."""
-    left = [setting(k, v) for k, v in values.items() if k not in set(without)]
-    return ", ".join(left) or ALL
+    return ", ".join(setting(name, value) for name, value in values.items()) or ALL
 
 
 def metric(name: str) -> str:

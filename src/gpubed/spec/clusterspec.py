@@ -380,7 +380,7 @@ def _ineffective_lease(spec: ClusterSpec) -> Iterator[Problem]:
             yield Problem(("lease", key), message, "leave it out, or configure: true")
     able = spec.backend.lends_nodes and spec.configure
     if able and idle and idle.then == "release" and not spec.backend.releases:
-        message = f"nodes of backend {kind} are your own: nobody else gets what is released"
+        message = f"nodes of backend {kind} are your own: to release them frees nothing"
         yield Problem(("lease", "idle", "then"), message, "allowed: warn")
 
 

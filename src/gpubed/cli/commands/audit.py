@@ -23,9 +23,9 @@ PLACE = ("Care", 50)
 def command(
     name: ClusterName,
     adopt: bool = Option(
-        False, "--adopt", help="Take into the state what the specification wants."
+        False, "--adopt", help="Take the resources of the specification into the state."
     ),
-    remove: bool = Option(False, "--remove", help="Remove what is not in the state."),
+    remove: bool = Option(False, "--remove", help="Remove resources that are not in the state."),
     uuid: str | None = Option(
         None, "--uuid", help="Let --adopt or --remove act on the resources of a lost state."
     ),
@@ -60,11 +60,8 @@ def command(
         removed = _remove(ui, paths, driven, uuid, data, yes)
         found = audits.audit(driven)
     ui.document("audit", {**_document(found), "removed": removed})
-    incomplete = _is_incomplete(paths, driven)
-    keeps = any(thing.data for thing in (*found.unrecorded, *found.within))
-    removable = incomplete or not (paths.allocation.exists() or keeps)
-    _show(ui, name, found, removed, incomplete=removable)
-    if incomplete and found.clean:
+    _show(ui, name, found, removed)
+    if _is_incomplete(paths, driven) and found.clean:
         ui.say(f"the last up did not come to its end: gpubed up {name}", whole=True)
     return 0 if found.clean and not found.unseen else 1
 
@@ -203,9 +200,7 @@ def _document(found: audits.Audit) -> dict[str, object]:
     }
 
 
-def _show(
-    ui: UI, cluster: str, found: audits.Audit, removed: list[str], *, incomplete: bool
-) -> None:
+def _show(ui: UI, cluster: str, found: audits.Audit, removed: list[str]) -> None:
     for name in removed:
         ui.say(f"removed {name}")
     for gone in found.missing:
@@ -225,27 +220,18 @@ def _show(
     for host in found.unseen:
         ui.say(f"unseen      {host}; it could not be looked at, and may be a node still")
     ui.say(f"{len(found.recorded)} resource(s) are in the state and exist")
-    _show_next(ui, cluster, found, incomplete=incomplete)
+    _show_next(ui, cluster, found)
 
 
-def _show_next(ui: UI, cluster: str, found: audits.Audit, *, incomplete: bool) -> None:
+def _show_next(ui: UI, cluster: str, found: audits.Audit) -> None:
     if found.missing or found.extra or found.interrupted:
         ui.say(f"adopt:  gpubed audit {cluster} --adopt    (an `up` that looks first)", whole=True)
     if found.extra:
         ui.say(f"remove: gpubed audit {cluster} --remove", whole=True)
-    listed = {other.uuid for other in found.others}
-    for uuid in sorted({thing.uuid for thing in found.within} - listed - {found.uuid}):
-        ui.say(_offer(cluster, uuid), whole=True)
-    for uuid in sorted(listed):
-        if found.uuid is None:
-            ui.say(_offer(cluster, uuid), whole=True)
-        elif incomplete:
-            # After the loss of its state, an `up` began anew and met resources that are in use.
-            ui.say(f"first remove what is half made: gpubed down {cluster}", whole=True)
-            ui.say(_offer(cluster, uuid), whole=True)
-        its = [other for other in found.others if other.uuid == uuid]
-        ui.say(f"when nobody needs it: {status_view.remove_command(cluster, its)}", whole=True)
-
-
-def _offer(cluster: str, uuid: str) -> str:
-    return f"if it is yours, take it over: gpubed audit {cluster} --adopt --uuid {uuid}"
+    others = {other.uuid for other in found.others}
+    for uuid in sorted(others | {thing.uuid for thing in found.within} - {found.uuid}):
+        if found.uuid is None or uuid not in others:
+            adopt = f"gpubed audit {cluster} --adopt --uuid {uuid}"
+            ui.say(f"if it is yours, take it over: {adopt}", whole=True)
+        if its := [other for other in found.others if other.uuid == uuid]:
+            ui.say(f"when nobody needs it: {status_view.remove_command(cluster, its)}", whole=True)

@@ -40,9 +40,9 @@ def command(
     server = down.shared_disk(paths)
     lost = f", and the shared storage, which is on the disk of {server}" if server else ""
     running = [run.run_id for run in record.every(paths)[0].values() if run.state == "running"]
-    ends = f" Ends what is at work there: {', '.join(running)}." if running else ""
+    ends = f" Ends the runs at work there: {', '.join(running)}." if running else ""
     if running and yes:
-        ui.note(f"ends what is at work: {', '.join(running)}")
+        ui.note(f"ends the runs at work: {', '.join(running)}")
     questions = [f"Remove cluster {name} and all its nodes{lost}?{ends}"]
     if not (keep_data or yes):
         found = [status_view.described(volume) for volume in down.data_of(paths, chosen)]
@@ -95,7 +95,7 @@ def _show(ui: UI, paths: ClusterPaths, removal: down.Removal) -> None:
 
 
 def _show_others(ui: UI, cluster: str, removal: down.Removal) -> int:
-    """Show other clusters of the same name, one of which may be this one with its state lost."""
+    """Show other clusters of the same name; one may be this cluster, if its state was lost."""
     for uuid in sorted({thing.uuid for thing in removal.others}):
         its = [thing for thing in removal.others if thing.uuid == uuid]
         listed = ", ".join(map(str, its))

@@ -49,30 +49,19 @@ def command(
     after = seconds("--for", for_, "12h") if for_ else cluster.plan.spec.lease.duration
     end = until.astimezone() if until else leases.now() + timedelta(seconds=after)
     record = leases.renew(cluster, end)
-    ui.document("renew", {"lease": record.document(), "lasts_longer": _lasts_longer(record, end)})
-    code = _show(ui, record, end)
-    leases.tell_nodes(cluster)
-    return code
-
-
-def _lasts_longer(record: leases.Record, wanted: datetime) -> bool:
     granted = record.granted_until
-    return granted is not None and (granted - wanted).total_seconds() > _TOLERANCE_S
-
-
-def _show(ui: UI, record: leases.Record, wanted: datetime) -> int:
-    granted = record.granted_until
+    excess_s = 0.0 if granted is None else (granted - end).total_seconds()
+    lasts_longer = excess_s > _TOLERANCE_S
+    ui.document("renew", {"lease": record.document(), "lasts_longer": lasts_longer})
     if granted is None:
         ui.say("the nodes do not expire")
-        return 0
-    if _lasts_longer(record, wanted):
-        ui.say(f"it lasts longer already, and stays: granted until {leases.local(granted)}")
-        return 0
-    ui.say(f"granted until {leases.local(granted)}")
-    if (wanted - granted).total_seconds() > _TOLERANCE_S:
-        ui.error(f"the testbed granted less than was asked for ({leases.local(wanted)})")
-        return 4
-    return 0
+    else:
+        longer = "it lasts longer already, and stays: " if lasts_longer else ""
+        ui.say(f"{longer}granted until {leases.local(granted)}")
+    if is_short := excess_s < -_TOLERANCE_S:
+        ui.error(f"the testbed granted less than was asked for ({leases.local(end)})")
+    leases.tell_nodes(cluster)
+    return 4 if is_short else 0
 
 
 def _keep(ui: UI, cluster: Cluster, once: bool) -> int:

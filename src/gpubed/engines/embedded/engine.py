@@ -89,7 +89,7 @@ class Engine:
         return self._operate(on_event, work, preview=True)
 
     def up(self, on_event: EventSink = discard) -> Result:
-        """Make the stack what the program says; create the stack if missing."""
+        """Create, update and delete resources as the program declares; create a missing stack."""
         with self._file.locked():
             self.stack.create()
             return self._operate(on_event, _Operation.deploy, save_salt=True)
