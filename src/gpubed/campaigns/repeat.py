@@ -61,7 +61,7 @@ class Before:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A point of a report and the same point now; means are in the metric's unit.
+    """Compares a point of a report with the same point now; means are in the metric's unit.
 
     Attributes:
         spread: Whether the values of each side vary.

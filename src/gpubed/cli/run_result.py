@@ -1,6 +1,6 @@
 """Prints what `gpubed run` would start, and the result of a job."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpubed.cli.job_output import JobOutput
@@ -41,7 +41,8 @@ def conclude(
         ui.mark("skip", f"{name} is left out: {reason}")
     ui.document("run", {**result.document(), "left_out": left_out | result.left_out, **more})
     ui.say(f"{job}: {result.status}, {_size(result)}")
-    _show_figures(ui, result)
+    show_figures(ui, result.statistics or result.metrics, result.described, result.devices)
+    _show_tables(ui, result)
     for note in _notes(result):
         ui.say(note)
     trials = result.trials or [result]
@@ -64,24 +65,29 @@ def _notes(result: JobResult) -> Iterator[str]:
     if result.simulated:
         models = ", ".join(result.simulated)
         yield f"simulated: {models} did not compute, the CPU did; these are no figures of a GPU"
-    if mixed := mixed_devices(result.devices):
-        yield one_line(mixed)
     if result.not_judged:
         yield f"not judged in so small a run: {', '.join(result.not_judged)}"
     if differ := _undeclared(result):
         yield f"metrics.json is not as job.yml says: {differ}"
 
 
-def _show_figures(ui: UI, result: JobResult) -> None:
-    unknown = Metric(unit="")
-    for name, value in (result.statistics or result.metrics).items():
-        metric = result.described.get(name, unknown)
+def show_figures(
+    ui: UI, figures: Mapping[str, object], metrics: Mapping[str, Metric], devices: Sequence[str]
+) -> None:
+    """Print figures of one value with their units, and whether they mix devices."""
+    for name, value in figures.items():
+        unit = metrics[name].unit if name in metrics else ""
         if isinstance(value, Summary):
-            ui.say(f"  {name} = {summarized(value, metric.unit)}")
+            ui.say(f"  {one_line(name)} = {summarized(value, unit)}")
         elif isinstance(value, int | float | str):
-            ui.say(f"  {name} = {formatted(value, metric.unit)}")
+            ui.say(f"  {one_line(name)} = {formatted(value, unit)}")
+    if mixed := mixed_devices(devices):
+        ui.say(f"  {one_line(mixed)}")
+
+
+def _show_tables(ui: UI, result: JobResult) -> None:
     for name, rows in result.metrics.items():
-        described = result.described.get(name, unknown)
+        described = result.described.get(name, Metric(unit=""))
         columns = described.columns
         if columns and isinstance(rows, list) and rows:
             ui.say(f"{name}:")

@@ -322,7 +322,7 @@ class Networks(Section):
 
 
 class Throughput(Section):
-    """The throughput that a file system must have for a single node."""
+    """The required speed of a file system, measured on one node at a time."""
 
     read: Rate | None = Field(default=None, description="sequential, 1 MiB blocks")
     write: Rate | None = Field(default=None, description="sequential, 1 MiB blocks, synced")

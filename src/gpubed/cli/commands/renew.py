@@ -101,15 +101,9 @@ def _keep(ui: UI, cluster: Cluster, once: bool) -> int:
 
 def _reloaded(ui: UI, cluster: Cluster) -> Cluster:
     try:
-        current = load_current(cluster.paths)
+        return load_current(cluster.paths)
     except NotUp:
         raise
-    except GpubedError as error:  # the file may be half written
+    except GpubedError as error:  # cluster.yml may be half written
         ui.error(error.message, error.hint)
         return cluster
-    if current.allocation.uuid != cluster.allocation.uuid:
-        raise GpubedError(
-            f"{cluster.name} was made anew, and this renewed the lease of the former one",
-            f"gpubed renew {cluster.name} --auto",
-        )
-    return current

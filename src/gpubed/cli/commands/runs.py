@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from typer import Argument, Option
 
-from gpubed.cli import completion
+from gpubed.cli import completion, run_result
 from gpubed.cli.options import ClusterName, Json, Yes, find
 from gpubed.cli.ui import UI
 from gpubed.core import holm, runlock
@@ -173,7 +173,7 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
         if value:
             ui.say(f"  {label} {value}")
     ui.say(f"  command: {' '.join(run.command)}", whole=True)
-    _show_figures(ui, run)
+    run_result.show_figures(ui, run.metrics, _metrics(run.request), run.devices)
     _show_curves(ui, by_step)
     if run.progress:
         how = "is at" if run.state == "running" else "came to"
@@ -226,16 +226,6 @@ def _show_curves(ui: UI, by_step: Mapping[str, curves.Points]) -> None:
             first, last, least = (formatted(value, "") for value in ends)
             line = f"{curves.drawn(points)}  {first} to {last}, least {least}"
             ui.say(f"  {one_line(name)}  {line}", whole=True)
-
-
-def _show_figures(ui: UI, run: Record) -> None:
-    metrics = _metrics(run.request)
-    for name, value in run.metrics.items():
-        if isinstance(value, int | float | str):
-            unit = metrics.get(name, Metric(unit="")).unit
-            ui.say(f"  {one_line(name)} = {formatted(value, unit)}")
-    if mixed := trials.mixed(run.devices):
-        ui.say(f"  {one_line(mixed)}")
 
 
 def _compare(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:

@@ -29,7 +29,7 @@ def command(
     as_json: bool = Option(False, "--json", help="Print one JSON object per event on stdout."),
     engine: EngineOption = None,
 ) -> int:
-    """Repair what breaks, renew the lease, and log why. No repair costs data."""
+    """Repair the cluster, renew its lease, and log why. Repairs never delete data."""
     if once + install + remove > 1:
         raise UsageError("--once, --install and --remove exclude each other")
     ui, wait_s = UI(as_json), seconds("--every", every, "60 s")

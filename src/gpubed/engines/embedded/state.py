@@ -72,7 +72,7 @@ class State:
 
     @property
     def is_provider(self) -> bool:
-        """Whether it is a provider, which only records its configuration."""
+        """Whether the resource is a provider, which is only a record of a configuration."""
         return self.type.startswith("pulumi:providers:")
 
     @property
