@@ -72,7 +72,7 @@ def test_a_lost_state_leaves_what_can_still_be_named_and_removed(bare):
     assert volume["kind"] == "volume", "data stays unless that is asked for"
     assert f"--remove --uuid {uuid} --data" in bare.call("audit").stdout
     another = ("audit", "--remove", "--uuid", "6f0c0000-0000-4000-8000-000000000000", "-y")
-    assert "nothing carries the uuid" in bare.call(*another, rc=2).stderr
+    assert "no resource has the uuid" in bare.call(*another, rc=2).stderr
     assert bare.json(*removal, "--data")["removed"] == [f"volume {volume['name']}"]
     assert labelled(bare.name) == []
 

@@ -190,7 +190,7 @@ def test_a_lost_state_is_taken_over_with_new_servers(whole: Live, gone: str) -> 
     shutil.rmtree(cluster.root / gone)
     adopt = ("audit", "--adopt", "--uuid", uuid_, "--engine", "cli")
     if gone == ".gpubed":
-        assert "cannot be taken into a new state" in cluster.call(*adopt, rc=2).stderr
+        assert "cannot be adopted into a new state" in cluster.call(*adopt, rc=2).stderr
         cluster.call(*adopt, "-y")
     else:
         cluster.call("audit", "--remove", "-y", "--engine", "cli")

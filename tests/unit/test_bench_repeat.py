@@ -101,7 +101,7 @@ def test_what_is_not_alike_is_named_before_the_table(root, report):
 
 def test_real_figures_are_not_compared_with_simulated_ones(root, report):
     edited(report, lambda told: told.update(simulated=True))
-    with pytest.raises(UsageError, match="are of simulated GPUs, and other has none"):
+    with pytest.raises(UsageError, match="has figures of simulated GPUs, and other simulates none"):
         call("bench", "other", "--repeat", str(report))
     assert not (root / ".gpubed/other/campaigns").exists()
 

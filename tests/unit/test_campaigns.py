@@ -66,7 +66,7 @@ def test_what_is_excluded_is_no_point(points):
         (PLAIN.replace("[1, 2, 3]", "[1, 1]"), "a value is there twice"),
         (
             PLAIN.replace("digits", "imagenet").replace("batch: [16, 32]", "checkpoint: [x]"),
-            "points are not their own",
+            "points are not independent",
         ),
         (PLAIN + "settings: {epoch: 1}\n", r"mine.yml:6: settings.epoch: .*no argument"),
         (PLAIN + "exclude: [{node: 1}]\n", r"mine.yml:6: exclude.0.node: it is no factor"),

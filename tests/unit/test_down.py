@@ -63,9 +63,9 @@ def asked(tmp_path, monkeypatch):
     def run(*words, answers=(), gone=(), kept=()):
         questions, removed, said = [], [], iter(answers)
 
-        def confirm(_, question, *, yes, default):
+        def confirm(_, question, *, yes):
             questions.append(question)
-            return yes or next(said, default)
+            return yes or next(said, False)
 
         def note(_, text, **__):
             questions.append(text)

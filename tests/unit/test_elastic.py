@@ -107,7 +107,7 @@ def test_what_is_wrong_is_said_before_anything_starts(scene, call):
 
 def test_it_can_be_gone_on_with(scene, call):
     first = json.loads(call("--json").stdout)
-    with pytest.raises(UsageError, match="came to its end"):
+    with pytest.raises(UsageError, match="is complete"):
         say("--elastic", "--resume", first["run_id"])
     more = ("--set", "steps=200", "--json")
     done = say("--elastic", "--resume", first["run_id"], *more)

@@ -55,7 +55,7 @@ from gpubed import cli
 def stuck(standalone_mode):
     print(os.getpid(), flush=True)
     time.sleep(60)
-cli.asked, cli.listing, cli.build = lambda _: "run", lambda: stuck, lambda _: stuck
+cli.requested_verb, cli.listing, cli.build = lambda _: "run", lambda: stuck, lambda _: stuck
 cli.main()
 """
 
@@ -113,9 +113,9 @@ import os, signal
 from gpubed import cli
 from gpubed.engines import interruption
 def until_ctrl_c(standalone_mode):
-    interruption.is_the_end()
+    interruption.end_quietly()
     os.kill(os.getpid(), signal.SIGINT)
-cli.asked, cli.build = lambda _: "open", lambda _: until_ctrl_c
+cli.requested_verb, cli.build = lambda _: "open", lambda _: until_ctrl_c
 cli.main()
 """
     done = subprocess.run(

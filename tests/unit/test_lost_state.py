@@ -76,7 +76,7 @@ def test_a_lost_passphrase_is_not_made_anew(call, tmp_path, state):
         sealed.parent.mkdir(parents=True)
         sealed.write_text("{}")
     refused = call("plan", "lab", "--engine", "embedded").exception
-    assert "passphrase is lost: it opens the state of lab" in refused.message
+    assert "passphrase is lost, which decrypts the state of lab" in refused.message
     assert f"rm {config}" in refused.hint
     assert (f"mv {sealed} {sealed}.sealed" in refused.hint) is state
     assert not (tmp_path / ".gpubed/pulumi/passphrase").exists()
@@ -99,7 +99,7 @@ def test_what_a_plugin_made_is_given_back_when_told_to(call, tmp_path, monkeypat
     adopt = ("audit", "lab", "--adopt", "--uuid", UUID, "--engine", "embedded")
     refused = call(*adopt).exception
     assert refused.exit_code == 2
-    assert "cannot be taken into a new state" in refused.message
+    assert "cannot be adopted into a new state" in refused.message
     assert refused.hint.endswith(f"gpubed audit lab --adopt --uuid {UUID} -y")
     assert (removed, record.uuid(paths)) == ([], None)
     call(*adopt, "-y")

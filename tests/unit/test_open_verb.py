@@ -183,7 +183,7 @@ def test_another_user_of_this_machine_is_refused(project, tunnelled, monkeypatch
     monkeypatch.setattr("webbrowser.open", browse)
     noted = call("--tunnel").stderr
     assert said in ([], [b""])
-    assert f"{pwd.getpwuid(os.geteuid()).pw_name} is refused" in noted
+    assert f"refused {pwd.getpwuid(os.geteuid()).pw_name}" in noted
 
 
 def test_its_end_is_noticed_with_the_words_of_ssh(project, tunnelled, monkeypatch):

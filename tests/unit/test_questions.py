@@ -23,7 +23,7 @@ def terminal(monkeypatch):
         with os.fdopen(os.dup(theirs)) as stdin, os.fdopen(os.dup(theirs), "w") as stderr:
             monkeypatch.setattr("sys.stdin", stdin)
             monkeypatch.setattr("sys.stderr", stderr)
-            answer = UI().confirm(question, yes=False, default=False)
+            answer = UI().confirm(question, yes=False)
         monkeypatch.undo()
         return answer, _all_of(ours)
 

@@ -307,7 +307,7 @@ def test_an_edited_report_removes_nothing_else(paths):
     written = json.loads(path.read_text())
     for named in ("../points.csv", "figures/../../campaign.json", "/etc/hosts"):
         path.write_text(json.dumps(written | {"figures": [named]}))
-        with pytest.raises(UsageError, match="is no report of campaign"):
+        with pytest.raises(UsageError, match="of another report than that of campaign"):
             call()
         assert (folder / "campaign.json").exists()
 
@@ -318,10 +318,10 @@ def test_files_of_others_are_never_written_over(paths, tmp_path):
     out = tmp_path / "mine"
     out.mkdir()
     (out / "report.html").write_text("my thesis")
-    with pytest.raises(UsageError, match="no report of campaign smoke"):
+    with pytest.raises(UsageError, match="of another report than that of campaign smoke"):
         call("smoke", "--out", str(out))
     assert (out / "report.html").read_text() == "my thesis"
     (out / "report.html").unlink()
     call("smoke", "--out", str(out))
-    with pytest.raises(UsageError, match="no report of campaign other"):
+    with pytest.raises(UsageError, match="of another report than that of campaign other"):
         call("other", "--out", str(out))

@@ -158,7 +158,7 @@ def without(metric, measured):
     ("other", "why"),
     [
         (wall("vw10", "1G", job="digits"), "of several jobs .*vw1 .*: imagenet; vw10 .*: digits"),
-        (wall("vw10", "1G", simulated=True), "simulated GPUs and others make no ratio"),
+        (wall("vw10", "1G", simulated=True), "simulated and real GPUs cannot be compared"),
         (
             without("images_per_s", wall("vw10", "1G")),
             r"no rate or other figure in common \(vw1 .*: images_per_s; vw10 .*: step_s",

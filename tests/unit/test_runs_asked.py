@@ -45,7 +45,7 @@ def test_a_part_of_the_cluster_is_used(call, words, hosts):
         (["digits", "--", "20"], "'20' belongs to no argument"),
         (["digits", "--", "--epoch", "20"], "no argument 'epoch'"),
         (["digits", "--on", ","], "--on names no node"),
-        (["--again", "last", "--nodes", "1"], "takes nothing beside it"),
+        (["--again", "last", "--nodes", "1"], "takes no others"),
         (["--again", "2026"], "has no run '2026'"),
         ([], "which job"),
         (["--"], "no command stands behind"),
@@ -155,8 +155,8 @@ def test_what_left_nothing_to_go_on_from_is_refused(call):
         ("--resume", none): f"run {none} kept no checkpoint",
         ("--resume", other): f"run {other} kept no checkpoint",
         ("digits", "--resume", kept): "one of imagenet, not of digits",
-        ("--resume", kept, "--again", kept): "takes nothing beside it",
-        ("--resume", kept, "--repeat", "2"): "no repetition",
+        ("--resume", kept, "--again", kept): "takes no others",
+        ("--resume", kept, "--repeat", "2"): "resume from the checkpoint of the run before",
         ("--resume", "never"): "has no run",
     }.items():
         with pytest.raises(UsageError, match=said):
@@ -169,7 +169,7 @@ def test_a_run_is_not_repeated_from_what_it_left(call, monkeypatch):
     monkeypatch.setattr(checkpoint_files, "look", lambda *_: left)
     for words in ((), ("--dry-run",), ("--detach",)):
         with pytest.raises(
-            UsageError, match=rf"go on from what {kept} left in /shared/.*/mine"
+            UsageError, match=rf"{kept} would resume from its checkpoint in /shared/.*/mine"
         ) as no:
             call("run", "lab", "--again", kept, *words)
         assert no.value.hint.startswith(

@@ -49,7 +49,7 @@ REFUSED = {
         3,
         "rehearse with backend local",
     ),
-    "pretending without asking": (LOCAL, "cuda13", "simulate: T4", 3, "gpus asks for none"),
+    "pretending without asking": (LOCAL, "cuda13", "simulate: T4", 3, "gpus is 0"),
     "fewer pretended than asked for": (
         LOCAL,
         "cuda13",

@@ -29,7 +29,7 @@ def called(tmp_path, monkeypatch):
     paths.allocation.write_text(sample_allocation(sample_plan()).model_dump_json())
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
     given = []
-    monkeypatch.setattr(verb, "attend", lambda words: given.append(words[3:]) or 0)
+    monkeypatch.setattr(verb, "run_interactive", lambda words: given.append(words[3:]) or 0)
 
     def run(*words):
         CliRunner().invoke(

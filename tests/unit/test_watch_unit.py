@@ -125,4 +125,4 @@ def test_a_key_with_a_passphrase_is_asked_of_the_agent_that_is_there(
     assert done.return_value == 0
     assert greeted == ["node-2"], "one login for each key"
     assert 'Environment="SSH_AUTH_SOCK=/run/agent"\n' in watch_unit.file(world.cluster).read_text()
-    assert f"nodesarebehind{key},whichanSSHagentholds" in "".join(done.stderr.split())
+    assert f"nodesarereachedwith{key}fromanSSHagent" in "".join(done.stderr.split())

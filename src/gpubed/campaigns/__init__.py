@@ -1,6 +1,6 @@
 """Campaigns: a matrix of settings, run point by point on a cluster, each several times.
 
-Data flows one way: the file (`file`) becomes points (`matrix`), `drive` runs them, and `records`
-keeps what each gave, with what it was measured on (`provenance`). What has ended is never run
-again; a run that was killed loses the point that was at work, at most.
+The file (`file`) is expanded to points (`matrix`), `drive` runs them, and `records` keeps each
+result with its `provenance`. Points that have ended are never run again; a killed `gpubed bench`
+loses the repetition at work, at most.
 """

@@ -38,24 +38,20 @@ LinkRate = dict[str, Any]
 
 @dataclass(frozen=True)
 class Progress:
-    """How many repetitions have ended, are left at most, and how long these take, if known.
-
-    Attributes:
-        guessed: Repetitions left of points without a successful one, estimated by the mean of
-            the other points.
-    """
+    """How far a campaign is, in repetitions."""
 
     ended: int
-    left: int
-    seconds: float | None
-    guessed: int = 0
+    left: int  # at most: points may be stopped early
+    seconds: float | None  # that the rest takes; None if unknown
+    guessed: int = 0  # of `left`: those of points without a result, estimated by other points
 
 
 @dataclass
 class Series:
-    """A campaign's repetitions: those that have ended, and those that are due (`again`).
+    """A campaign's repetitions.
 
     Attributes:
+        again: Repetitions that have ended, and are to be run again.
         earlier: Durations in seconds of the job's earlier runs, used for the estimate until a
             repetition of the campaign has succeeded.
     """
@@ -67,7 +63,7 @@ class Series:
     earlier: Sequence[float] = ()
 
     def due(self) -> Iterator[tuple[int, Point]]:
-        """Yield the repetitions that are due; each is checked just before it is yielded."""
+        """Yield the repetitions that are due, judged by the results up to then."""
         for repetition, point in self._rounds():
             if self._is_due(point, repetition):
                 yield repetition, point
@@ -75,18 +71,18 @@ class Series:
     def progress(self) -> Progress:
         """Return how far the campaign is."""
         rounds = self._rounds()
-        due = Counter(one.id for repetition, one in rounds if self._is_due(one, repetition))
+        due = Counter(point.id for repetition, point in rounds if self._is_due(point, repetition))
         ended, left = len(self.ended.keys() - self.again), due.total()
-        took = {}
-        for point in self.points:  # a failed run may have ended early
-            if own := [one.seconds for one in self.of(point) if one.status == "ok"]:
-                took[point.id] = statistics.fmean(own)
-        known = [*took.values()] or self.earlier
-        guessed = sum(count for id_, count in due.items() if id_ not in took)
-        if guessed and not known:
+        means = {}
+        for point in self.points:  # without failed runs, which may have ended early
+            if own := [record.seconds for record in self.of(point) if record.status == "ok"]:
+                means[point.id] = statistics.fmean(own)
+        others = [*means.values()] or self.earlier
+        guessed = sum(count for id_, count in due.items() if id_ not in means)
+        if guessed and not others:
             return Progress(ended, left, None)
-        mean = statistics.fmean(known) if known else 0.0
-        seconds = sum(count * took.get(id_, mean) for id_, count in due.items())
+        mean = statistics.fmean(others) if others else 0.0
+        seconds = sum(count * means.get(id_, mean) for id_, count in due.items())
         return Progress(ended, left, seconds, guessed)
 
     def of(self, point: Point) -> list[Record]:
@@ -99,16 +95,12 @@ class Series:
         good = (record.figures for record in self.of(point) if record.status == "ok")
         return [figures[metric] for figures in good if metric in figures]
 
-    def gives(self, metric: str) -> bool:
-        """Say whether any successful repetition gave a number for a metric."""
-        return any(metric in one.figures for one in self.ended.values() if one.status == "ok")
-
     def failed(self) -> list[Record]:
         """Return the repetitions that failed."""
         return [record for record in self.ended.values() if record.status == "failed"]
 
     def on_devices(self) -> dict[str, set[str]]:
-        """Return the ids of the points by device, as far as the job reports devices."""
+        """Return the ids of the points by device; empty if the job reports no devices."""
         found = dict[str, set[str]]()
         for record in self.ended.values():
             for device in record.devices if record.status == "ok" else ():
@@ -127,7 +119,7 @@ class Series:
 
 
 def is_narrow(stop: Stop, values: list[float]) -> bool:
-    """Say whether the mean's 95 % interval is as narrow as `stop` asks for."""
+    """Return whether the mean's 95 % interval is as narrow as `stop` requires."""
     half = intervals.half_width(values)
     if half is None or len(values) < stop.at_least:
         return False
@@ -135,21 +127,25 @@ def is_narrow(stop: Stop, values: list[float]) -> bool:
 
 
 def measure_links(cluster: Cluster) -> list[LinkRate]:
-    """Measure both directions of links by a short stream, in pairs of all nodes with ranks."""
+    """Measure links by short streams in both directions, between pairs of the nodes with ranks."""
     paths, allocation = cluster.paths, cluster.allocation
-    held, nodes = allocation.experiment, allocation.with_ranks
-    if held is None or held.rate_bps is None or len(nodes) < 2:
+    network, nodes = allocation.experiment, allocation.with_ranks
+    if network is None or network.rate_bps is None or len(nodes) < 2:
         return []
     with ExitStack() as stack:
-        needed = {node.name: node for node in (allocation.head, *nodes)}
-        sessions = {name: stack.enter_context(SSH(node, paths)) for name, node in needed.items()}
-        return tcp_links.in_pairs(Context(cluster, sessions), nodes, held.rate_bps)
+        hosts = {node.name: node for node in (allocation.head, *nodes)}
+        sessions = {name: stack.enter_context(SSH(node, paths)) for name, node in hosts.items()}
+        return tcp_links.in_pairs(Context(cluster, sessions), nodes, network.rate_bps)
 
 
 def ended_well(paths: ClusterPaths, kin: str, made_with: Mapping[str, str]) -> dict[Key, Run]:
-    """Return a campaign's successful runs, unchanged since, by point and repetition.
+    """Return a campaign's successful and unchanged runs, by point and repetition.
 
-    A run whose point was not recorded before a kill stands for it. `kin` prefixes its set.
+    Recovers runs whose results were not recorded because `bench` was killed.
+
+    Args:
+        kin: The prefix of the set names of the campaign's runs.
+        made_with: The provenance of the campaign; other runs are left out.
     """
     found = {}
     images = [id_ for name, id_ in made_with.items() if name.startswith(provenance.IMAGE)]
@@ -158,8 +154,8 @@ def ended_well(paths: ClusterPaths, kin: str, made_with: Mapping[str, str]) -> d
         if run.repetition is None or id_ == run.set or run.state != "ok":
             continue
         origin, folder = run.origin, paths.runs / run.run_id
-        same = origin.job_sha256 == made_with.get("the job's files", origin.job_sha256)
-        if not same or (origin.image and images and origin.image not in images):
+        same_job = origin.job_sha256 == made_with.get("the job's files", origin.job_sha256)
+        if not same_job or (origin.image and images and origin.image not in images):
             continue
         if not (folder / runs.SUMS).exists():  # killed before its seal
             runs.seal(folder)
@@ -168,29 +164,29 @@ def ended_well(paths: ClusterPaths, kin: str, made_with: Mapping[str, str]) -> d
     return found
 
 
-class Telling(Protocol):
-    """Is told how a campaign goes on."""
+class Listener(Protocol):
+    """Receives the events of a campaign."""
 
     def begins(self, point: Point, repetition: int) -> Callable[[str], None]:
-        """Hear of a repetition that begins; return what hears the job's lines."""
+        """Handle the start of a repetition; return a function that receives the job's lines."""
 
     def ends(self, record: Record) -> None:
-        """Hear of a repetition that has ended."""
+        """Handle the end of a repetition."""
 
     def warns(self, fault: str) -> None:
-        """Hear why a link could not be restored to its declared rate."""
+        """Handle the reason why a link could not be restored to its declared rate."""
 
 
 class Bench:
-    """A campaign and the cluster that it is for.
+    """A campaign on a cluster.
 
     Attributes:
-        command: The command line that goes on with it.
-        metric: The metric that stands for a point; empty where the job has no numbers.
+        command: The command line that goes on with the campaign.
+        metric: The metric that a point is judged by; empty if the job reports no numbers.
     """
 
     header: Header
-    tell: Telling
+    listener: Listener
 
     def __init__(self, cluster: Cluster, source: Source, job: Job, command: str) -> None:
         self.cluster, self.source, self.job, self.command = cluster, source, job, command
@@ -201,7 +197,7 @@ class Bench:
         self.series = Series(source.campaign, self.points)
 
     def look(self, *, new: bool) -> None:
-        """Read what has ended, and check what can be checked; change nothing.
+        """Read the records, and check cluster and nodes; write nothing.
 
         Raises:
             Unreadable: A record is damaged, or belongs to none of the points.
@@ -212,68 +208,71 @@ class Bench:
             matrix.require_room(self.source, self.cluster.allocation, usable.allocation)
             self._found_on_nodes(usable)
         else:
-            # What nodes tell is looked at before each point.
+            # Images and datasets are compared before each point.
             unseen = (provenance.IMAGE, provenance.DATASET)
             self._require_same(header, self._made_with(self.cluster), unseen)
             self.series.ended, faults = self.folder.ended(header)
             for fault in faults.values():
                 hint = f"{self.command} --again-failed moves it away and runs that repetition again"
                 raise type(fault)(fault.message, hint)
-        if not any(one.status == "ok" for one in self.series.ended.values()):
-            of = (self.source.campaign.job, self.cluster.allocation.uuid)
+        if not any(record.status == "ok" for record in self.series.ended.values()):
+            same = (self.source.campaign.job, self.cluster.allocation.uuid)
             self.series.earlier = [
                 run.seconds
                 for run in runs.every(self.cluster.paths)[0].values()
-                if (run.request.job, run.origin.uuid) == of
+                if (run.request.job, run.origin.uuid) == same
                 if run.state == "ok" and not run.by and run.seconds is not None
             ]
 
     def begin(self, *, new: bool, again_failed: bool) -> list[str]:
-        """Prepare what `run` does; return what the user should know."""
-        said = []
+        """Write the campaign's header, so that `run` can start; return notes for the user."""
+        notes = []
         if again_failed and not new and (header := self._begun()):
             self.folder.put_points_aside(self.folder.ended(header)[1])
         self.look(new=new)
         if new and (aside := self.folder.put_aside(datetime.now(UTC))):
-            said.append(f"what was there is kept in {aside}")
+            notes.append(f"earlier results are kept in {aside}")
         if again_failed:
             self.series.again = {record.key for record in self.series.failed()}
         if (header := self._begun()) is None:
             usable, left_out = health.usable(self.cluster)
-            said += [f"{node.node} is left out: {node.reason}" for node in left_out]
+            notes += [f"{node.node} is left out: {node.reason}" for node in left_out]
             made = {**self._made_with(usable), **self._found_on_nodes(usable)}
-            told = provenance.header(usable, self.source, self.points, self.command, made)
-            self.folder.begin(told)
+            document = provenance.header(usable, self.source, self.points, self.command, made)
+            self.folder.begin(document)
             header = self._begun()
         assert header  # noqa: S101  # it has just been written
         self.header = header
-        return said
+        return notes
 
-    def run(self, tell: Telling) -> None:
+    def run(self, listener: Listener) -> None:
         """Run the repetitions that are due, then restore the links' declared rate.
 
         Raises:
-            Changed: Points would be made with something else than the earlier ones.
+            Changed: Points would have another provenance than the earlier ones.
         """
-        self.tell, paths = tell, self.cluster.paths
+        self.listener, paths = listener, self.cluster.paths
         links = link_rates.Links(paths, self.cluster.allocation)
         # A run that has a record already, such as one without the metric, is not adopted again.
-        told = {record.run_id for record in self.series.ended.values()}
-        well = ended_well(paths, self.header.kin, self.header.made_with)
+        recorded = {record.run_id for record in self.series.ended.values()}
+        unrecorded = {
+            key: run
+            for key, run in ended_well(paths, self.header.kin, self.header.made_with).items()
+            if run.run_id not in recorded
+        }
         try:
             for repetition, point in self.series.due():
-                run = well.get((point.id, repetition))
-                if run and run.run_id not in told:
+                if run := unrecorded.get((point.id, repetition)):
                     self._keep(self._adopted(point, run))
                 else:
                     self._keep(self._measured(links, point, repetition))
-            # A metric that a later repetition gave is required of the earlier ones, too.
+            # A metric that any repetition gave is required of the earlier ones, too.
             for record in [*self.series.ended.values()]:
                 if record.status == "ok" and self._lack(record):
                     self._keep(record)
         finally:
             for fault in links.restore():
-                tell.warns(fault)
+                listener.warns(fault)
 
     def _begun(self) -> Header | None:
         header = self.folder.begun()
@@ -284,9 +283,9 @@ class Bench:
         return provenance.made_with(cluster, self.source.campaign.job)
 
     def _found_on_nodes(self, usable: Cluster, *points: Point) -> dict[str, str]:
-        given = [self._environment(one).container for one in points or self.points]
-        wanted = {image: None for one in given if (image := one or self.job.container)}
-        return provenance.found_on_nodes(usable, self.source, self.job, wanted)
+        chosen = [self._environment(point).container for point in points or self.points]
+        images = dict.fromkeys(image or self.job.container for image in chosen)
+        return provenance.found_on_nodes(usable, self.source, self.job, filter(None, images))
 
     def _require_same(
         self, header: Header, made_with: Mapping[str, str], unseen: tuple[str, ...]
@@ -303,7 +302,7 @@ class Bench:
         self.folder.keep(record)
         self.series.ended[record.key] = record
         self.series.again.discard(record.key)
-        self.tell.ends(record)
+        self.listener.ends(record)
 
     def _lack(self, record: Record) -> str:
         """Return why a repetition lacks a required number; empty if it does not."""
@@ -313,13 +312,16 @@ class Bench:
         if not self.metric or self.metric in record.figures:
             return ""
         # A metric that no point has does not apply; a report judges it the same way.
-        due = record.metrics.get(self.metric) is not None or self.series.gives(self.metric)
-        return f"it gave no {self.metric}" if due else ""
+        good = (one for one in self.series.ended.values() if one.status == "ok")
+        required = record.metrics.get(self.metric) is not None or any(
+            self.metric in one.figures for one in good
+        )
+        return f"it gave no {self.metric}" if required else ""
 
     def _mixed(self, record: Record) -> str:
         """Return why a point's mean would mix devices; empty if it would not.
 
-        A testbed that chooses the machines may choose another kind each time.
+        Testbeds that choose the machines may choose another kind for each repetition.
         """
         if mixed := trials.mixed(record.devices):
             return mixed
@@ -335,7 +337,7 @@ class Bench:
         return f"it computed on {record.devices[0]}, and the point's other repetitions on {was}"
 
     def _adopted(self, point: Point, run: Run) -> Record:
-        """Return the record of a point that a run has measured."""
+        """Return the record for a run that ended before it was recorded."""
         links = run.origin.rates_bps.items() if point.rate_bps is not None else ()
         return Record(
             id=point.id,
@@ -356,14 +358,14 @@ class Bench:
         )
 
     def _measured(self, links: link_rates.Links, point: Point, repetition: int) -> Record:
-        """Run a repetition; a failure of the cluster is one of the repetition."""
+        """Run a repetition; a failure of the cluster counts as a failure of the repetition."""
         usable, left_out = health.usable(self.cluster)
-        hear = self.tell.begins(point, repetition)
+        on_line = self.listener.begins(point, repetition)
         began, started = provenance.now(), time.monotonic()
         run_dir, image, metrics = "", "", dict[str, Any]()
         carried, devices = list[LinkRate](), list[str]()
         try:
-            # The images of other points are looked at before these.
+            # The images of other points are compared before those points.
             now = {**self._made_with(self.cluster), **self._found_on_nodes(usable, point)}
             self._require_same(self.header, now, (provenance.IMAGE,))
             chosen = self._chosen(links, point, usable)
@@ -384,7 +386,7 @@ class Bench:
                     alone=True,
                     links={f"{row['src']}>{row['dst']}": row["measured_bps"] for row in carried},
                 )
-                result = execution.run(chosen, request, hear, terms)
+                result = execution.run(chosen, request, on_line, terms)
                 run_dir, image, metrics = result.run_dir, result.image, result.metrics
                 devices = result.devices
                 failures = result.failures
@@ -410,19 +412,23 @@ class Bench:
         )
 
     def _chosen(self, links: link_rates.Links, point: Point, usable: Cluster) -> Cluster:
-        if not (able := self.header.with_ranks):
+        if not (with_ranks := self.header.with_ranks):
             return usable
-        # A lost node must not shrink the measurement, and its substitute may be of another kind.
+        # Always the same nodes: without a lost node, or with another kind of node in its place, the
+        # repetitions could not be compared.
         granted = self.cluster.allocation
-        nodes = (n if n.name in able else n.model_copy(update={"slots": 0}) for n in granted.nodes)
+        nodes = (
+            node if node.name in with_ranks else node.model_copy(update={"slots": 0})
+            for node in granted.nodes
+        )
         begun = granted.model_copy(update={"nodes": tuple(nodes)})
-        count = point.nodes if point.nodes or point.ranks else len(able)
+        count = point.nodes if point.nodes or point.ranks else len(with_ranks)
         chosen = selection.choose(begun, nodes=count, ranks=point.ranks)
         names = {node.name for node in usable.allocation.nodes}
         if lost := [node.name for node in chosen.with_ranks if node.name not in names]:
             raise GpubedError(f"{', '.join(lost)} may not be used, and no other stands in for it")
-        there = tuple(node for node in chosen.nodes if node.name in names)
-        chosen = chosen.model_copy(update={"nodes": there})
+        remaining = tuple(node for node in chosen.nodes if node.name in names)
+        chosen = chosen.model_copy(update={"nodes": remaining})
         links.set_rate(chosen.with_ranks, point.rate_bps)
         if chosen.experiment and point.rate_bps is not None:
             network = chosen.experiment.model_copy(update={"rate_bps": point.rate_bps})
@@ -431,12 +437,13 @@ class Bench:
 
 
 def _uncarried(chosen: Cluster, carried: Sequence[LinkRate]) -> list[str]:
-    """Return a failure for each link outside the bounds that `verify` has."""
-    held = chosen.allocation.experiment
-    judged = (network.link(chosen.plan, row, (held and held.rate_bps) or 0) for row in carried)
+    """Return a failure for each link whose rate is outside the bounds of `verify`."""
+    experiment = chosen.allocation.experiment
+    declared = (experiment and experiment.rate_bps) or 0
+    checks = (network.link(chosen.plan, row, declared) for row in carried)
     return [
-        f"link {link.node} carries {link.value} {link.unit} before the run, which must be "
-        f"{link.limit}"
-        for link in judged
-        if link.result == "fail"
+        f"link {check.node} carries {check.value} {check.unit} before the run, which must be "
+        f"{check.limit}"
+        for check in checks
+        if check.result == "fail"
     ]

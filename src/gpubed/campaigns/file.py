@@ -56,7 +56,7 @@ _Value = Annotated[Value, PlainValidator(_plain, json_schema_input_type=Value)]
 
 
 Key = frozenset[tuple[str, str]]
-"""What settings say, as text."""
+"""Settings as text, such as `{("batch_size", "32")}`."""
 
 
 class Unusable(Unreadable):
@@ -70,13 +70,13 @@ class _Model(BaseModel):
 
 
 class Stop(_Model):
-    """When a point has been repeated often enough."""
+    """The condition that ends the repetitions of a point early."""
 
     metric: _Text = Field(description="a number that the job reports")
     relative_width: float = Field(
         gt=0, description="of the mean's 95 % interval, from end to end, as a share of the mean"
     )
-    at_least: int = Field(default=3, ge=2, description="repetitions before that is looked at")
+    at_least: int = Field(default=3, ge=2, description="repetitions before the width is judged")
 
 
 class Environment(_Model):
@@ -92,7 +92,7 @@ class Campaign(_Model):
     contract: Literal["gpubed/campaign-file/1"] = Field(
         alias="schema", description="version of this format"
     )
-    description: str = Field(default="", description="for who reads it; it may be changed later")
+    description: str = Field(default="", description="for readers; it may be changed later")
     job: _Text = Field(description="a folder of `jobs/`")
     factors: dict[_Factor, Annotated[tuple[_Value, ...], Field(min_length=1)]] = Field(
         min_length=1,
@@ -152,20 +152,16 @@ class Campaign(_Model):
         return self
 
     def content(self) -> dict[str, Any]:
-        """Return what the file says beyond the defaults, for JSON."""
+        """Return the values of the file that differ from the defaults, for JSON."""
         return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
 
 @dataclass(frozen=True)
 class Source:
-    """A campaign file's content, and the line of each value.
-
-    Attributes:
-        name: Name of the campaign: the file's name without its suffix.
-    """
+    """A campaign file's content, and the line of each value."""
 
     path: Path
-    name: str
+    name: str  # of the campaign: the file's name without its suffix
     campaign: Campaign
     lines: yaml_lines.Located
 
@@ -189,7 +185,7 @@ def key(settings: Mapping[str, Any]) -> Key:
 
 
 def load(given: str, project: Project) -> Source:
-    """Read a campaign by its path, or by the name of one of the project or of gpubed's own.
+    """Read a campaign by the path of its file, or by the name of a file of the project or gpubed.
 
     Raises:
         Unusable: The file is invalid.
@@ -197,7 +193,7 @@ def load(given: str, project: Project) -> Source:
     path = _find(given, project)
     if not _NAME.fullmatch(path.stem):
         raise UsageError(
-            f"{path} is no name of a campaign: its folder would be {path.stem!r}",
+            f"{path}: a campaign cannot be named {path.stem!r}",
             "give the file a name of letters, digits, - and _",
         )
     document = reading.file(path, f"correct {path}", error=Unusable, limit=yaml_lines.MAX_BYTES)
@@ -209,20 +205,20 @@ def _find(given: str, project: Project) -> Path:
     path = Path(given)
     if path.is_file():
         return path
-    known = _known(project)
-    # `campaigns/smoke.yml` also stands for the one that gpubed brings.
+    paths = _paths(project)
+    # `campaigns/smoke.yml` also stands for the campaign of that name in gpubed's own folder.
     inside = path.parent.name in ("", "campaigns") and path.suffix in ("", ".yml")
     name = path.name.removesuffix(".yml")
-    if inside and name in known:
-        return known[name]
-    raise UsageError(f"there is no campaign {given!r}", nearest_name(name, sorted(known)))
+    if inside and name in paths:
+        return paths[name]
+    raise UsageError(f"there is no campaign {given!r}", nearest_name(name, sorted(paths)))
 
 
 def names(project: Project) -> list[str]:
-    """Return the names of the campaigns of a project and of gpubed's own, sorted."""
-    return sorted(_known(project))
+    """Return the names of the campaigns in the folders of a project and of gpubed, sorted."""
+    return sorted(_paths(project))
 
 
-def _known(project: Project) -> dict[str, Path]:
+def _paths(project: Project) -> dict[str, Path]:
     roots = (assets() / "campaigns", project.campaigns)
     return {path.stem: path for root in roots for path in sorted(root.glob("*.yml"))}

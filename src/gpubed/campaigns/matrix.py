@@ -23,23 +23,17 @@ from gpubed.testbeds.base import JobBackend
 
 _MOST = 10_000  # points; more are a mistake in the file
 _LONGEST = 180  # characters of an id, to which a file name adds a suffix
-_GOES_ON = "with {} a run goes on from what another left, so points are not their own"
+_RESUMES = "with {} a run resumes from another run's checkpoint, so points are not independent"
 _OTHER = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True)
 class Point:
-    """One combination of the factors.
+    """One combination of the factors."""
 
-    Attributes:
-        id: Its settings in the order of the factors, fit for a file's name.
-        settings: The value of each factor.
-        arguments: The job's arguments as text: factors and fixed settings.
-    """
-
-    id: str
-    settings: Mapping[str, Value]
-    arguments: Mapping[str, str]
+    id: str  # its settings in the order of the factors, usable as a file name
+    settings: Mapping[str, Value]  # the value of each factor
+    arguments: Mapping[str, str]  # of the job: factors and fixed settings
 
     @property
     def nodes(self) -> int | None:
@@ -70,7 +64,7 @@ def expand(source: Source, job: Job) -> list[Point]:
     """Return the points of a campaign, in the order of its factors' values.
 
     Raises:
-        UsageError: A factor, value or exclusion fits nothing; it names the line.
+        UsageError: A factor, value or exclusion is invalid; names the line.
     """
     factors, settings = source.campaign.factors, source.campaign.settings
     _check_values(source, job)
@@ -79,14 +73,14 @@ def expand(source: Source, job: Job) -> list[Point]:
         raise source.refusal(("factors",), f"they make more than {_MOST} points")
     for name, environment in source.campaign.environments.items():
         if (chosen := environment.launcher) and chosen not in launchers.names():
-            there = nearest_name(chosen, launchers.names())
+            hint = nearest_name(chosen, launchers.names())
             where = ("environments", name, "launcher")
-            raise source.refusal(where, f"there is no launcher {chosen!r}", there)
+            raise source.refusal(where, f"there is no launcher {chosen!r}", hint)
     fixed = {name: text(value) for name, value in settings.items()}
     points = []
-    for one in combinations(factors, source.campaign.exclude):
-        arguments = {name: text(value) for name, value in one.items() if name not in OWN}
-        points.append(Point(identity(one), one, {**fixed, **arguments}))
+    for varied in combinations(factors, source.campaign.exclude):
+        arguments = {name: text(value) for name, value in varied.items() if name not in OWN}
+        points.append(Point(identity(varied), varied, {**fixed, **arguments}))
     if not points:
         raise source.refusal(("exclude",), "no point is left")
     try:
@@ -94,13 +88,13 @@ def expand(source: Source, job: Job) -> list[Point]:
     except UsageError as error:
         hint = "name it under settings or factors"
         raise source.refusal(("settings",), error.message, hint) from None
-    if went_on := [name for name, one in job.arguments.items() if one.resumes and values[name]]:
-        raise source.refusal(("job",), f"job.yml: {_GOES_ON.format(went_on[0])}")
+    if resuming := [name for name, it in job.arguments.items() if it.resumes and values[name]]:
+        raise source.refusal(("job",), f"job.yml: {_RESUMES.format(resuming[0])}")
     return points
 
 
 def require_room(source: Source, allocation: Allocation, usable: Allocation) -> None:
-    """Refuse points for which too few nodes are usable, or whose links cannot be changed."""
+    """Refuse points that need more nodes than are usable, or links that cannot be changed."""
     factors = source.campaign.factors
     backend = registry.backend(allocation.backend)
     if isinstance(backend, JobBackend):
@@ -141,9 +135,9 @@ def _check_values(source: Source, job: Job) -> None:
     for name, values in campaign.factors.items():
         for place, value in enumerate(values):
             _check(source, job, ("factors", name, place), name, value)
-        told = [text(value) for value in values]
-        # 32, 32.0 and "032" are one whole number to the job.
-        if len({*told} if name in OWN else {*map(job.arguments[name].read, told)}) < len(told):
+        texts = [text(value) for value in values]
+        # The job reads 32, 32.0 and "032" as the same number.
+        if len({*texts} if name in OWN else {*map(job.arguments[name].read, texts)}) < len(texts):
             raise source.refusal(("factors", name), "a value is there twice")
     for name, value in campaign.settings.items():
         _check(source, job, ("settings", name), name, value)
@@ -171,19 +165,19 @@ def _check(source: Source, job: Job, where: tuple[str | int, ...], name: str, va
         if why := job.arguments[name].fault(text(value)):
             raise source.refusal(where, why, f"{name}: {job.arguments[name].help}")
         if job.arguments[name].resumes:
-            raise source.refusal(where, _GOES_ON.format(name), "leave it out")
+            raise source.refusal(where, _RESUMES.format(name), "leave it out")
 
 
 def _check_exclusions(source: Source) -> None:
     factors = {name: [*map(text, of)] for name, of in source.campaign.factors.items()}
     for place, excluded in enumerate(source.campaign.exclude):
         for name, value in excluded.items():
-            where, known = ("exclude", place, name), factors.get(name)
-            if known is None:
+            where, values = ("exclude", place, name), factors.get(name)
+            if values is None:
                 raise source.refusal(where, "it is no factor", nearest_name(name, factors))
-            if text(value) not in known:
+            if text(value) not in values:
                 why = f"{text(value)} is none of its values"
-                raise source.refusal(where, why, f"values: {', '.join(known)}")
+                raise source.refusal(where, why, f"values: {', '.join(values)}")
 
 
 def _require_at_most(source: Source, name: str, most: int, what: str) -> None:
@@ -199,19 +193,19 @@ def _require_at_most(source: Source, name: str, most: int, what: str) -> None:
 def combinations(
     factors: Mapping[str, Sequence[Any]], exclude: Sequence[Mapping[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield all combinations of the factors' values, but the excluded ones; 10,000 at most."""
-    left_out = [key(one) for one in exclude if one]
+    """Yield all combinations of the factors' values except the excluded ones; 10,000 at most."""
+    left_out = [key(values) for values in exclude if values]
     products = itertools.islice(itertools.product(*factors.values()), _MOST)
-    for one in (dict(zip(factors, values, strict=True)) for values in products):
-        if not any(each <= key(one) for each in left_out):
-            yield one
+    for settings in (dict(zip(factors, values, strict=True)) for values in products):
+        if not any(excluded <= key(settings) for excluded in left_out):
+            yield settings
 
 
-def identity(one: Mapping[str, Any]) -> str:
-    """Return the id of a point by its settings, in the order of the factors."""
-    whole = ".".join(f"{name}-{text(value)}" for name, value in one.items())
+def identity(settings: Mapping[str, Any]) -> str:
+    """Return the id of the point with these settings, which are in the order of the factors."""
+    whole = ".".join(f"{name}-{text(value)}" for name, value in settings.items())
     plain = _OTHER.sub("_", whole)
     if plain == whole and len(whole) <= _LONGEST:
         return whole
-    # Values may differ only in characters that a file name cannot hold.
+    # A checksum, as values may differ only in characters that are replaced here.
     return f"{plain[:_LONGEST]}.{hashlib.sha256(whole.encode()).hexdigest()[:8]}"

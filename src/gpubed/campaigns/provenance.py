@@ -21,14 +21,15 @@ from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import SSH
 from gpubed.recipes import recipe as recipes
 
-# Fields of cluster.yml that no figure depends on: names, durations, and node counts. Each node is
-# recorded separately, and counts where a point has ranks on it.
-_HARMLESS = dict.fromkeys(("version", "name", "owner", "lease", "may_reboot"), True)
-_OF_NODES = {"min", "on_failure"}
-# Shards and their checksums are in these two (job prepare); images by class have neither.
-_DESCRIBED = "cd %s 2>/dev/null && cat dataset.json SHA256SUMS 2>/dev/null"
+# Keys of cluster.yml, and of its node groups, that do not affect figures. Nodes are recorded one by
+# one (`_machines`), and compared if a point has ranks on them.
+_IGNORED = dict.fromkeys(("version", "name", "owner", "lease", "may_reboot"), True)
+_IGNORED_OF_NODES = {"min", "on_failure"}
+# The files with a dataset's shards and checksums (job prepare); datasets in folders by class have
+# none.
+_DATASET_FILES = "cd %s 2>/dev/null && cat dataset.json SHA256SUMS 2>/dev/null"
 IMAGE, DATASET = "image ", "dataset "
-"""What the names begin with of what only nodes can tell."""
+"""Prefixes of the names of facts that only nodes know."""
 
 
 def header(
@@ -40,8 +41,8 @@ def header(
 ) -> dict[str, Any]:
     """Return the content of `campaign.json` for a cluster of usable nodes."""
     campaign, granted = source.campaign, cluster.allocation
-    known = facts.of_cluster(cluster.paths.facts, granted)
-    hardware = {name: found.words for name, found in known.items()}
+    by_node = facts.of_cluster(cluster.paths.facts, granted)
+    hardware = {name: found.words for name, found in by_node.items()}
     commit = origin.commit(cluster.paths.project.root)
     declared = granted.experiment and granted.experiment.rate_bps
     links = ((link.split(">"), rate) for link, rate in origin.rates(cluster.paths).items())
@@ -72,27 +73,27 @@ def header(
             for ends, rate in links
             if {n.name for n in granted.nodes}.issuperset(ends)
         ],
-        "simulated": any(found.simulated for found in known.values()),
+        "simulated": any(found.simulated for found in by_node.values()),
         "command": command,
         "started": now(),
     }
 
 
 def made_with(cluster: Cluster, job: str) -> dict[str, str]:
-    """Return what must be the same for all points of a campaign, by name.
+    """Return the facts that must be the same for all points of a campaign, by name.
 
     Unknown facts, such as the driver of a node without one, are left out.
     """
     spec, network = cluster.plan.spec, cluster.allocation.experiment
-    # On a testbed of jobs, `count` is the number of jobs whose mean a point is.
-    of_nodes = _OF_NODES | {"count"} if cluster.allocation.nodes else _OF_NODES
-    harmless: Any = {**_HARMLESS, "nodes": {"__all__": of_nodes}}
+    # On a testbed that runs jobs itself, a point is the mean of `count` jobs.
+    of_nodes = _IGNORED_OF_NODES | {"count"} if cluster.allocation.nodes else _IGNORED_OF_NODES
+    ignored: Any = {**_IGNORED, "nodes": {"__all__": of_nodes}}
     names = [node.name for node in cluster.allocation.nodes]
     return {
         "the job's files": sha256_of_folder(jobfile.folder(job)),
         "the recipe": recipes.load(spec.recipe).lock_sha256(),
         "the experiment network": network.model_dump_json() if network else "",
-        records.SPECIFICATION: spec.model_dump_json(exclude=harmless, exclude_defaults=True),
+        records.SPECIFICATION: spec.model_dump_json(exclude=ignored, exclude_defaults=True),
         "gpubed": gpubed.__version__,
         **owners_variables.checksums(cluster.paths.inventory, names),
         **_machines(cluster),
@@ -102,7 +103,7 @@ def made_with(cluster: Cluster, job: str) -> dict[str, str]:
 def found_on_nodes(
     cluster: Cluster, source: Source, job: Job, containers: Iterable[str]
 ) -> dict[str, str]:
-    """Return the part of `made_with` that only the nodes can tell: datasets and images."""
+    """Return the facts that only the nodes know, by name: datasets and images."""
     if not cluster.allocation.nodes:
         return {}
     campaign, names, made = source.campaign, set[str](), dict[str, str]()
@@ -115,21 +116,21 @@ def found_on_nodes(
         folder = cluster.plan.spec.storage.datasets
         with SSH(cluster.allocation.head, cluster.paths) as head:
             for name in sorted(names):
-                if said := head.run(_DESCRIBED, f"{folder}/{name}", check=False).stdout:
-                    made[f"{DATASET}{name}"] = hashlib.sha256(said.encode()).hexdigest()
+                if text_ := head.run(_DATASET_FILES, f"{folder}/{name}", check=False).stdout:
+                    made[f"{DATASET}{name}"] = hashlib.sha256(text_.encode()).hexdigest()
     for image in dict.fromkeys(containers):
         made[f"{IMAGE}{image}"] = images.require(cluster, image)
     return made
 
 
 def _machines(cluster: Cluster) -> dict[str, str]:
-    known = facts.of_cluster(cluster.paths.facts, cluster.allocation)
+    by_node = facts.of_cluster(cluster.paths.facts, cluster.allocation)
     made = {}
     for node in cluster.allocation.nodes:
         made[f"{node.name}'s id"] = node.id
         made[f"{node.name}'s slots"] = str(node.slots)
         made[f"{node.name}'s gpus"] = str(node.gpus)
-        if found := known.get(node.name):
+        if found := by_node.get(node.name):
             made[f"{node.name}'s hardware"] = found.words
             if found.driver.loaded:
                 made[f"{node.name}'s driver"] = found.driver.loaded

@@ -1,7 +1,7 @@
 """A campaign's folder: its header (`campaign.json`), and a file for each ended repetition.
 
-Files are written atomically. A failed repetition's file moves to `points/former` when its rerun has
-ended, an unreadable one before the rerun; nothing is ever removed.
+Files are written atomically and never removed: a failed repetition's file moves to `points/former`
+when its rerun has ended, an unreadable file before the rerun.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from gpubed.jobs.runs.record import Commit
 
 SPECIFICATION, _ID = "cluster.yml", "'s id"
 _CHECKSUM = re.compile(r"[0-9a-f]{64}")
-_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,200}$"  # of a folder; each --repeat makes it longer
-_LONGEST = 1e9  # seconds of a repetition (thirty years); more is damage
-LARGEST = 1e30  # beyond, or below 1 / it, sums and ratios overflow
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,200}$"  # of a campaign; each --repeat makes it longer
+_LONGEST = 1e9  # seconds of a repetition, thirty years; larger values are errors
+LARGEST = 1e30  # sums and ratios of larger figures, or of figures below 1 / LARGEST, overflow
 Figure = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 Key = tuple[str, int]
 """A point's id and its repetition, from 0."""
 
 
 class Model(BaseModel):
-    """Ignores keys that a newer gpubed adds."""
+    """A model that ignores unknown keys, which a newer gpubed may write."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
@@ -51,7 +51,7 @@ class Record(Model):
     """The result of one repetition of a point.
 
     Attributes:
-        links: Rate of each direction before it, in bit/s, if links were limited to a rate.
+        links: Measured rate of each direction before the run, in bit/s, if the point sets a rate.
         devices: Devices that the job reports, each once; several if its trials differ.
     """
 
@@ -82,7 +82,7 @@ class Record(Model):
 
 
 class Node(Model):
-    """A node of the cluster, as it was when a campaign was begun; slots are for ranks."""
+    """A node of the cluster when the campaign was begun; `slots` is the number of ranks on it."""
 
     name: str
     hardware: str | None = None
@@ -103,7 +103,7 @@ class Link(Model):
 
 
 class Changed(UsageError):
-    """What points are made with has changed since the campaign was begun."""
+    """The campaign, the cluster or the software has changed since the campaign was begun."""
 
 
 class Header(Model):
@@ -139,15 +139,16 @@ class Header(Model):
 
     @property
     def declared_bps(self) -> list[float]:
-        """The rates that links are declared to have, measured or not, each once."""
-        return sorted({r for r in (self.rate_bps, *(one.declared_bps for one in self.links)) if r})
+        """The declared rates of the links in bit/s, each once."""
+        rates = (self.rate_bps, *(link.declared_bps for link in self.links))
+        return sorted({rate for rate in rates if rate})
 
     @property
     def fixed(self) -> dict[str, Value | None]:
         """The settings that are the same at all points."""
-        given = self.campaign.get("settings")
-        listed = given.items() if isinstance(given, dict) else ()
-        return {k: v for k, v in listed if isinstance(v, bool | str) or is_number(v)}
+        settings = self.campaign.get("settings")
+        items = settings.items() if isinstance(settings, dict) else ()
+        return {k: v for k, v in items if isinstance(v, bool | str) or is_number(v)}
 
     @property
     def stop(self) -> Stop | None:
@@ -160,9 +161,10 @@ class Header(Model):
     @cached_property
     def points(self) -> dict[str, dict[str, Value | None]]:
         """The settings of each point, by its id."""
-        given = self.campaign.get("exclude")
-        exclude = [one for one in given if isinstance(one, dict)] if isinstance(given, list) else []
-        return {matrix.identity(one): one for one in matrix.combinations(self.factors, exclude)}
+        listed = self.campaign.get("exclude")
+        exclude = [it for it in listed if isinstance(it, dict)] if isinstance(listed, list) else []
+        found = matrix.combinations(self.factors, exclude)
+        return {matrix.identity(settings): settings for settings in found}
 
     @property
     def with_ranks(self) -> list[str]:
@@ -189,13 +191,13 @@ class Header(Model):
         return self.model_copy(update={"made_with": made})
 
     def _used(self, point: Point) -> list[str]:
-        able = self.with_ranks
+        names = self.with_ranks
         if point.nodes:
-            return able[: point.nodes]
+            return names[: point.nodes]
         if not point.ranks:
-            return able
+            return names
         slots = itertools.accumulate((node.slots for node in self.nodes if node.slots), initial=0)
-        return [name for name, before in zip(able, slots, strict=False) if before < point.ranks]
+        return [name for name, before in zip(names, slots, strict=False) if before < point.ranks]
 
 
 @dataclass(frozen=True)
@@ -233,7 +235,7 @@ class Folder:
         return aside
 
     def ended(self, header: Header) -> tuple[dict[Key, Record], dict[Path, Unreadable]]:
-        """Return the repetitions that have ended, well or not, and the files that are none."""
+        """Return the repetitions that have ended, failed ones too, and the unusable files."""
         records, faults = dict[Key, Record](), dict[Path, Unreadable]()
         for path in sorted(self._points.glob("*.json")):
             try:
@@ -301,18 +303,17 @@ def require_same(
     made_with: Mapping[str, str],
     unseen: tuple[str, ...],
 ) -> None:
-    """Refuse to go on with a changed campaign, on another cluster, or with something else.
+    """Refuse to go on if the campaign, the cluster or the provenance has changed.
 
     Args:
-        made_with: What points are made with now (`provenance.made_with`); only what
-            `begun.made_with` holds is compared.
-        unseen: Prefixes of names in `made_with` that were not looked at.
+        made_with: The present facts (`provenance.made_with`), compared with those in `begun`.
+        unseen: Prefixes of names that may be missing in `made_with`.
 
     Raises:
         Changed: Names the change and how to go on.
     """
     hint = (
-        f"`--new` begins again and keeps what is there under a dated name; or run {source.path} "
+        f"`--new` begins again and keeps earlier results under a dated name; or run {source.path} "
         "under another file name"
     )
     campaign = f"campaign {source.name}"
@@ -321,7 +322,7 @@ def require_same(
         raise Changed(f"{campaign} {other}", hint)
     if begun.digest != digest(source, points):
         changed = short("; ".join(_changes(begun.campaign, source.campaign.content())), 1000)
-        why = changed or "other points come of it"
+        why = changed or "its points differ"
         raise Changed(f"{campaign} has changed since it was begun: {why}", hint)
     others = {
         what: _changed(what, was, made_with.get(what))
@@ -329,7 +330,7 @@ def require_same(
         if was != made_with.get(what) and (what in made_with or not what.startswith(unseen))
     }
     if others:
-        # A machine that the testbed has taken cannot be put back.
+        # The user cannot undo the change of a machine.
         back = "" if any(what.endswith(_ID) for what in others) else "put it back; or "
         changed = short("; ".join(others.values()), 1000)
         raise Changed(
@@ -355,10 +356,10 @@ def _changes(was: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> 
     found = []
     for name in dict.fromkeys((*was, *now)):
         old, new, where = was.get(name), now.get(name), f"{path}{name}"
-        if old != new and all(isinstance(one, dict | None) for one in (old, new)):
+        if old != new and all(isinstance(value, dict | None) for value in (old, new)):
             found += _changes(old or {}, new or {}, f"{where}.")
         elif old != new and where != "description":
-            # What is left out has its default.
+            # Missing keys have their default.
             texts = ("the default" if it is None else json.dumps(it) for it in (old, new))
             found.append(f"{where} was {' and is '.join(texts)}")
     return found

@@ -50,20 +50,18 @@ class _Report(Model):
 
 @dataclass(frozen=True)
 class Before:
-    """A report's campaign, renamed with `SUFFIX`, and results by settings and metric.
+    """The campaign of a report."""
 
-    Ids would not do: they depend on the order of the factors, which other programs change.
-    """
-
-    source: Source
+    source: Source  # named with `SUFFIX`
     header: Header
     simulated: bool
+    # By settings and metric. Ids depend on the order of the factors, which other programs change.
     samples: Mapping[Key, Mapping[str, Sample]]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A point of a report and the same point now; means are in the metric's unit.
+    """Compares a point of a report with the same point now; means are in the metric's unit.
 
     Attributes:
         spread: Whether the values of each side vary.
@@ -94,7 +92,7 @@ class Comparison:
     def document(self) -> dict[str, Any]:
         """Return the comparison for JSON."""
         own = asdict(self)
-        del own["spread"], own["p"]  # the latter is in `chance`
+        del own["spread"], own["p"]  # `p` is in `chance`
         return {**own, "verdict": self.verdict}
 
 
@@ -104,14 +102,12 @@ def load(path: Path) -> Before:
     Raises:
         Unusable: The file is not a report of `gpubed report`.
     """
-    document = reading.file(
-        path, "give the report.json beside the page of a report", error=Unusable
-    )
+    document = reading.file(path, "use the report.json beside a report's page", error=Unusable)
     report = document.json(_Report)
     if report.environments:
         raise UsageError(
-            f"{path} is of {len(report.environments)} campaigns, each on its own cluster",
-            "repeat each by the report.json of its own: gpubed report CLUSTER CAMPAIGN",
+            f"{path} is the report of {len(report.environments)} campaigns",
+            "write a report of each campaign, and repeat that: gpubed report CLUSTER CAMPAIGN",
         )
     content = yaml.safe_dump(report.campaign.campaign, sort_keys=False).encode()
     campaign = reading.reply(content, f"the campaign in {path}", error=Unusable).yaml(Campaign)
@@ -130,53 +126,54 @@ def load(path: Path) -> Before:
 
 def require_comparable(before: Before, cluster: Cluster) -> None:
     """Refuse to compare figures of real GPUs with those of simulated ones."""
-    known = facts.of_cluster(cluster.paths.facts, cluster.allocation).values()
-    now = any(found.simulated for found in known)
+    nodes = facts.of_cluster(cluster.paths.facts, cluster.allocation).values()
+    now = any(node.simulated for node in nodes)
     if now == before.simulated:
         return
     report = before.source.path
     why = (
-        f"{cluster.name} simulates GPUs, and the figures of {report} are of none such"
+        f"{cluster.name} simulates GPUs, and {report} has figures of real ones"
         if now
-        else f"the figures of {report} are of simulated GPUs, and {cluster.name} has none"
+        else f"{report} has figures of simulated GPUs, and {cluster.name} simulates none"
     )
     raise UsageError(f"{why}: their ratio says nothing", "repeat it on a cluster of its kind")
 
 
 def differences(before: Before, now: Header | None) -> list[Difference]:
-    """Return what differs in provenance between a report's campaign and another one."""
+    """Return the differences in provenance between a report's campaign and the present one."""
     if now is None:
         return []
-    pairs = zip(_told(before.header, now), _told(now, before.header), strict=True)
-    return [Difference(what, old, new) for (what, old), (_, new) in pairs if old != new]
+    pairs = zip(_provenance(before.header, now), _provenance(now, before.header), strict=True)
+    return [Difference(name, old, new) for (name, old), (_, new) in pairs if old != new]
 
 
-def _told(made: Header, other: Header) -> Iterator[tuple[str, str]]:
-    yield "cluster", f"{made.cluster} ({(made.uuid or '')[:8]})"
-    yield "backend", made.backend
-    yield "nodes", "; ".join(map(str, made.nodes))
-    yield "recipe", made.recipe or ""
-    if "gpubed" not in made.made_with or "gpubed" not in other.made_with:
-        yield "gpubed", made.gpubed
-    for what in sorted(made.made_with.keys() & other.made_with.keys()):
-        value = made.made_with[what]
-        yield what, value[:8] if _SHA256.fullmatch(value) else value
+def _provenance(header: Header, other: Header) -> Iterator[tuple[str, str]]:
+    """Yield facts that both headers have, by name, with the values of the first."""
+    yield "cluster", f"{header.cluster} ({(header.uuid or '')[:8]})"
+    yield "backend", header.backend
+    yield "nodes", "; ".join(map(str, header.nodes))
+    yield "recipe", header.recipe or ""
+    if "gpubed" not in header.made_with or "gpubed" not in other.made_with:
+        yield "gpubed", header.gpubed
+    for name in sorted(header.made_with.keys() & other.made_with.keys()):
+        value = header.made_with[name]
+        yield name, value[:8] if _SHA256.fullmatch(value) else value
 
 
 def compare(before: Before, series: Series, metric: str) -> list[Comparison]:
     """Compare each point with the same one of a report; p-values are corrected (Holm)."""
     found = []
     for point in series.points:
-        there = before.samples.get(key(point.settings), {})
+        samples = before.samples.get(key(point.settings), {})
         values, ranks = (
-            (there.get(name), intervals.sample(series.values(point, name)))
+            (samples.get(name), intervals.sample(series.values(point, name)))
             for name in (metric, _RANKS)
         )
         sizes = (ranks[0].mean, ranks[1].mean) if ranks[0] and ranks[1] else (0.0, 0.0)
-        differ = sizes if sizes[0] != sizes[1] else None  # other GPUs, or fewer nodes
+        differ = sizes if sizes[0] != sizes[1] else None  # the nodes have fewer GPUs, for example
         found.append(_comparison(point.id, *values, differ))
-    chances = holm.corrected([one.p for one in found])
-    return [replace(one, chance=chance) for one, chance in zip(found, chances, strict=True)]
+    chances = holm.corrected([each.p for each in found])
+    return [replace(each, chance=chance) for each, chance in zip(found, chances, strict=True)]
 
 
 def _comparison(

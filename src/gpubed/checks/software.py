@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from packaging.utils import canonicalize_name
 from pydantic import BaseModel
 
 from gpubed.checks.context import Context, judged, skipped
@@ -61,7 +62,9 @@ def drift(
     wanted = {entry.name: entry.version for entry in recipe.locked() if entry.applies(environment)}
     wanted["horovod"] = recipe.horovod.version
     # The local version after '+' tells how a package was built; recipes do not pin it.
-    found = {recipes.normal(name): text.split("+")[0] for name, text in installed.items()}
+    found: dict[str, str] = {
+        canonicalize_name(name): text.split("+")[0] for name, text in installed.items()
+    }
     return [
         f"{name} is {found.get(name, 'missing')}, the recipe has {wanted.get(name, 'none')}"
         for name in sorted(wanted.keys() | found.keys())

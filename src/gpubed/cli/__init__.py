@@ -1,4 +1,4 @@
-"""The command line. Each verb is one file in `commands`; this module only finds them.
+"""The command line: finds the verbs, one file each in `commands`, and runs one of them.
 
 A verb is a function `command`, or an `app` with verbs of its own. Names and help are read from the
 source: importing all verbs takes most of a second, too long for the list of verbs and completion.
@@ -37,8 +37,8 @@ from gpubed.engines import interruption
 if TYPE_CHECKING:
     from gpubed.cli.ui import UI
 
-# These first end what they started on nodes, however long that takes.
-_PATIENT = {"run", "bench"}
+# Verbs without a time limit after Ctrl-C: they first end their processes on nodes.
+_UNLIMITED = {"run", "bench"}
 PANELS = ("Cluster", "Work", "Experiments", "Care")
 _FOLDER = Path(__file__).parent / "commands"
 _PLACE = re.compile(r"^PLACE = (.+)$", re.MULTILINE)
@@ -60,7 +60,7 @@ def panels() -> dict[str, list[str]]:
 
 
 def summary(verb: str) -> str:
-    """Return a verb's help: the docstring of `command`, or the `help` of an `app`; else nothing."""
+    """Return a verb's help: the docstring of `command`, or the `help` of an `app`; may be empty."""
     for node in ast.parse((_FOLDER / f"{verb}.py").read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef) and node.name == "command":
             return ast.get_docstring(node) or ""
@@ -71,14 +71,14 @@ def summary(verb: str) -> str:
 
 
 class _Panels(TyperGroup):
-    """Lists the verbs by their panels."""
+    """Lists the verbs by panel in the help."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         widest = max(map(len, self.commands))
         room = formatter.width - widest - 6  # as click leaves it
-        for panel, listed in panels().items():
-            shown = [(verb, self.commands[verb]) for verb in listed if verb in self.commands]
-            rows = [(f"{verb:{widest}}", it.get_short_help_str(room)) for verb, it in shown]
+        for panel, names in panels().items():
+            shown = [(name, self.commands[name]) for name in names if name in self.commands]
+            rows = [(f"{name:{widest}}", verb.get_short_help_str(room)) for name, verb in shown]
             if rows:
                 with formatter.section(panel):
                     formatter.write_dl(rows)
@@ -99,34 +99,30 @@ def build(only: str | None = None) -> typer.Typer:
 
 
 def listing() -> typer.Typer:
-    """Return the application with the verbs' names and what they say, to be listed only."""
+    """Return an application that can only list the verbs and their help."""
     app = _bare()
     for name in verbs():
         app.command(name, help=summary(name))(lambda: None)
     return app
 
 
-def asked(words: list[str]) -> str | None:
-    """Return the verb of a command line, or of the one being completed; None without a verb."""
+def requested_verb(words: list[str]) -> str | None:
+    """Return the verb of a command line, or of the line being completed; None without a verb."""
     if COMPLETE in os.environ:
+        # bash passes one word per line.
         line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
-        # The last word is being written: it may become another one.
-        # bash passes words as lines.
+        # An unfinished last word does not count.
         words = line.split()[1:] if line[-1:].isspace() else line.split()[1:-1]
     first = next((word for word in words if not word.startswith("-")), "")
     return first if first in verbs() else None
 
 
-def _leave_room_for_values() -> None:
-    """Keep bash from adding a space after `NAME=`, so that the value can follow."""
-    script = _completion_scripts["bash"]
-    nospace = '    [[ "${COMPREPLY[*]}" != *= ]] || compopt -o nospace\n'
-    if nospace not in script:
-        _completion_scripts["bash"] = script.replace("    return 0\n", f"{nospace}    return 0\n")
-
-
 def _bare() -> typer.Typer:
-    _leave_room_for_values()
+    # Keeps bash from adding a space after `NAME=`, so that the value can follow.
+    script = _completion_scripts["bash"]
+    nospace = '[[ "${COMPREPLY[*]}" != *= ]] || compopt -o nospace\n    '
+    if nospace not in script:
+        _completion_scripts["bash"] = script.replace("return 0\n", f"{nospace}return 0\n")
     app = typer.Typer(
         name="gpubed",
         help="Turn a testbed into a ready, verified Horovod GPU cluster.",
@@ -143,14 +139,13 @@ def _bare() -> typer.Typer:
 
 def main() -> None:
     """Run the command line; errors become one sentence and an exit code."""
-    # Modules and classes are never garbage; collecting takes a tenth of `check`'s time.
-    gc.set_threshold(50_000)
+    gc.set_threshold(50_000)  # collecting takes a tenth of the time of `check`
     sys.stdout = sys.stdout or io.StringIO()  # stdout was closed: discard output
-    _replace_what_cannot_be_shown()
+    _replace_unencodable()
     _forget_pulumi_settings()
-    verb = asked(sys.argv[1:])
-    signals = interruption.handle(limited=verb not in _PATIENT)
-    progress.tell(_say)
+    verb = requested_verb(sys.argv[1:])
+    signals = interruption.handle(limited=verb not in _UNLIMITED)
+    progress.tell(_show_note)
     try:
         code = (build(verb) if verb else listing())(standalone_mode=False)
     except GpubedError as error:
@@ -165,23 +160,23 @@ def main() -> None:
     except OSError as error:
         if not (is_about_the_disk(error) or is_about_a_name(error)):
             raise
-        said = unwritable(error) if is_about_the_disk(error) else in_the_way(error)
-        code = _refuse(said.message, said.hint, said.exit_code)
+        known = unwritable(error) if is_about_the_disk(error) else in_the_way(error)
+        code = _refuse(known.message, known.hint, known.exit_code)
     except Exception as error:
-        # Click shows its usage errors itself; other exceptions are bugs.
+        # Click's usage errors can show themselves; other exceptions are bugs.
         if not hasattr(error, "show"):
             raise
-        code = _misspelt(verb, error)
+        code = _refuse_usage(verb, error)
     if signals:
-        interruption.leave_nobody()
-        # Typer makes an exit of an interruption, and a run may fail of it.
+        interruption.end_descendants()
+        # Typer turns an interruption into another exit code, and a run may fail because of one.
         code = interruption.EXIT + signals[0]
-        what, hint = interruption.words()
+        what, hint = interruption.message()
         code = _refuse(what, hint, code) if what else code
     sys.exit(code or 0)
 
 
-def _replace_what_cannot_be_shown() -> None:
+def _replace_unencodable() -> None:
     """Show `?` for characters that the terminal's encoding lacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -191,11 +186,11 @@ def _replace_what_cannot_be_shown() -> None:
 def _forget_pulumi_settings() -> None:
     """Remove Pulumi's variables from the environment; their passphrase would encrypt the stacks."""
     for name in [name for name in os.environ if name.startswith("PULUMI_")]:
-        if name != "PULUMI_HOME":  # where the plugins are
+        if name != "PULUMI_HOME":  # the folder of the plugins
             del os.environ[name]
 
 
-def _misspelt(verb: str | None, error: Any) -> int:
+def _refuse_usage(verb: str | None, error: Any) -> int:
     error.show()
     hint = None
     if verb == "run" and type(error).__name__ == "NoSuchOption":
@@ -205,13 +200,13 @@ def _misspelt(verb: str | None, error: Any) -> int:
     return 2
 
 
-def _say(event: progress.Event) -> None:
+def _show_note(event: progress.Event) -> None:
     if event["what"] == "note":
         _ui().note(event["message"])
 
 
 def _refuse(message: str, hint: str | None, code: int) -> int:
-    with suppress(OSError):  # stderr may take no words: the document and the code still tell
+    with suppress(OSError):  # stderr may be closed; the document and the exit code remain
         _ui().error(message, hint)
     _document(message, hint, code)
     return code
@@ -222,7 +217,7 @@ def _document(message: str, hint: str | None, code: int) -> None:
     if "--json" not in words:
         return
     ui = _ui()
-    if not ui.told:
+    if not ui.has_printed:
         ui.as_json = True
         hint = None if hint is None else ui.filled(hint)
         ui.document("error", {"message": message, "hint": hint, "exit_code": code})

@@ -1,6 +1,6 @@
-"""Shell completion of arguments; data that cannot be read completes nothing.
+"""Shell completion of arguments; unreadable data completes nothing.
 
-Every verb names these functions, so what they need is imported when one is called.
+All verbs import this module, so its functions import what they need when they are called.
 """
 
 from __future__ import annotations
@@ -14,22 +14,19 @@ import typer
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
 
-_Offer = Callable[[str], list[str]]
-
 
 def _beginning(words: Iterable[str], incomplete: str) -> list[str]:
     return [word for word in words if word.startswith(incomplete)]
 
 
-def _of(module: str, name: str = "names", *before: Callable[[], object]) -> _Offer:
-    """Return what offers the words that a function or a constant of a module has."""
+def _of(module: str, name: str = "names") -> Callable[[str], list[str]]:
+    """Return a completion by the words of a constant, or of a function without arguments."""
 
-    def offer(incomplete: str) -> list[str]:
-        known = getattr(import_module(f"gpubed.{module}"), name)
-        words = known(*(each() for each in before)) if callable(known) else known
-        return _beginning(words, incomplete)
+    def complete(incomplete: str) -> list[str]:
+        words = getattr(import_module(f"gpubed.{module}"), name)
+        return _beginning(words() if callable(words) else words, incomplete)
 
-    return offer
+    return complete
 
 
 def clusters(incomplete: str) -> list[str]:
@@ -45,9 +42,15 @@ def engines(incomplete: str) -> list[str]:
 backends = _of("spec.backend_config", "types")
 recipes = _of("recipes.recipe")
 jobs = _of("jobs.jobfile")
-campaigns = _of("campaigns.file", "names", Project.find)
 launchers = _of("jobs.launchers")
 exports = _of("cluster.export", "KINDS")
+
+
+def campaigns(incomplete: str) -> list[str]:
+    """Offer the campaign files of the project and of gpubed."""
+    from gpubed.campaigns import file
+
+    return _beginning(file.names(Project.find()), incomplete)
 
 
 def runs(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -62,12 +65,12 @@ def resumable(ctx: typer.Context, incomplete: str) -> list[str]:
     from gpubed.jobs.runs import checkpoints, record
 
     paths = Project.find().cluster(_word(ctx, "name", 0))
-    cut_off = [
-        one.run_id
-        for one in record.every(paths)[0].values()
-        if one.state in ("failed", "interrupted") and checkpoints.of(one)
+    names = [
+        run.run_id
+        for run in record.every(paths)[0].values()
+        if run.state in ("failed", "interrupted") and checkpoints.of(run)
     ]
-    return _beginning(["last", *reversed(cut_off)] if cut_off else [], incomplete)
+    return _beginning(["last", *reversed(names)] if names else [], incomplete)
 
 
 def nodes(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -84,11 +87,11 @@ def nodes(ctx: typer.Context, incomplete: str) -> list[str]:
 def several_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
     """Offer nodes for a comma-separated list, without those already in it."""
     before, comma, last = incomplete.rpartition(",")
-    named = set(before.split(","))
-    head = nodes(ctx, "")[:2]  # its two names
-    if named.intersection(head):
-        named.update(head)
-    return [f"{before}{comma}{name}" for name in nodes(ctx, last) if name not in named]
+    listed = set(before.split(","))
+    head = nodes(ctx, "")[:2]  # `head`, and the same node's own name
+    if listed.intersection(head):
+        listed.update(head)
+    return [f"{before}{comma}{name}" for name in nodes(ctx, last) if name not in listed]
 
 
 def roles(incomplete: str) -> list[str]:
@@ -101,10 +104,7 @@ def roles(incomplete: str) -> list[str]:
 
 def measured(ctx: typer.Context, incomplete: str) -> list[str]:
     """Offer the campaigns that were measured on the cluster on the command line."""
-    folder = Project.find().cluster(_word(ctx, "name", 0)).campaigns
-    return _beginning(
-        sorted(path.parent.name for path in folder.glob("*/campaign.json")), incomplete
-    )
+    return _beginning(_measured_on(_word(ctx, "name", 0)), incomplete)
 
 
 def measured_elsewhere(incomplete: str) -> list[str]:
@@ -112,12 +112,16 @@ def measured_elsewhere(incomplete: str) -> list[str]:
     cluster, slash, _ = incomplete.partition("/")
     if not slash:
         return clusters(incomplete)
+    return _beginning([f"{cluster}/{name}" for name in _measured_on(cluster)], incomplete)
+
+
+def _measured_on(cluster: str) -> list[str]:
     found = Project.find().cluster(cluster).campaigns.glob("*/campaign.json")
-    return _beginning(sorted(f"{cluster}/{path.parent.name}" for path in found), incomplete)
+    return sorted(path.parent.name for path in found)
 
 
 def settings(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Offer the arguments of the job that was named before, and the values of one."""
+    """Offer the arguments of the job on the command line and, after `NAME=`, the values."""
     from gpubed.jobs import jobfile
 
     with suppress(GpubedError):
@@ -130,6 +134,6 @@ def settings(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _word(ctx: typer.Context, name: str, position: int) -> str:
-    """Return an argument; before the value of an option they are not named yet."""
+    """Return an argument; click has not named it yet if an option follows that lacks its value."""
     given: str | None = ctx.params.get(name)
     return given or next(iter(ctx.args[position : position + 1]), "")

@@ -1,8 +1,8 @@
-"""Shows and carries out what `gpubed put` and `gpubed get` copy."""
+"""Copies files for `gpubed put` and `gpubed get`, and shows their progress."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 
 from gpubed.cli.ui import UI
 from gpubed.configuration import unfinished
@@ -13,15 +13,15 @@ from gpubed.engines import interruption
 from gpubed.nodes.transfer import Copier, Copy
 from gpubed.testbeds.specification import load_cluster
 
-_NAMED = 20  # sentences
-_EVERY_S = 60.0  # where no terminal replaces a line
+_MOST_LISTED = 20  # files that were left out
+_PROGRESS_S = 60.0  # from line to line, where no terminal replaces one
 
 
-def through(paths: ClusterPaths) -> Copier:
-    """Return what copies to and from the shared storage of a cluster.
+def copier(paths: ClusterPaths) -> Copier:
+    """Return a copier to and from the shared storage of a cluster.
 
     Raises:
-        UsageError: The cluster has none.
+        UsageError: The cluster has no shared storage.
     """
     cluster = load_cluster(paths)
     if not cluster.allocation.nodes:
@@ -31,45 +31,38 @@ def through(paths: ClusterPaths) -> Copier:
     return Copier(cluster)
 
 
-def carry_out(
-    ui: UI,
-    verb: str,
-    copier: Copier,
-    foresee: Sequence[Callable[[], Copy]],
-    confirmed: Callable[[str], bool],
-    ask_from: float,
+def run(
+    ui: UI, verb: str, copier: Copier, plans: Iterable[Copy], *, yes: bool, ask_from: float
 ) -> int:
-    """Copy what fits, after a question where it replaces files or is `ask_from` bytes or more.
+    """Copy files; ask first if files would be replaced, or for `ask_from` bytes or more.
 
     Raises:
-        UsageError: Two have the same name, or the question was not answered by yes.
-        GpubedError: It does not fit.
+        UsageError: Two copies have the same destination, or the user did not confirm.
+        GpubedError: The destination lacks space.
     """
-    interruption.then("what has arrived stays: the same command goes on from there")
-    with ui.working("looking what there is to copy"):
-        copies = [one() for one in foresee]
-    if len({one.place for one in copies}) < len(copies):
+    interruption.set_hint("what has arrived stays: the same command goes on from there")
+    with ui.working("comparing with what is there"):
+        copies = [*plans]
+    if len({copy.place for copy in copies}) < len(copies):
         raise UsageError("two of them would have the same name", "one command for each")
-    wanted, room = sum(one.bytes for one in copies), min(one.room for one in copies)
+    wanted, room = sum(copy.bytes for copy in copies), min(copy.room for copy in copies)
     if wanted > room:
-        raise GpubedError(
-            f"{files.size(wanted)} would have to be copied, and {files.size(room)} are free there"
-        )
-    replaced = [f"{one.replaced} file(s) of {one.place}" for one in copies if one.replaced]
+        raise GpubedError(f"{files.size(wanted)} do not fit: {files.size(room)} are free there")
+    replaced = [f"{copy.replaced} file(s) of {copy.place}" for copy in copies if copy.replaced]
     question = f"Replace {' and '.join(replaced)}?" if replaced else f"Copy {files.size(wanted)}?"
-    if (replaced or wanted >= ask_from) and not confirmed(question):
+    must_ask = replaced or wanted >= ask_from
+    if must_ask and not ui.confirm(question, yes=yes):
         raise UsageError(f"not confirmed, so nothing was copied: {question}", "-y says yes")
-    every_s = 1.0 if ui.err.is_terminal else _EVERY_S
-    for one in copies:
-        with ui.working(f"{one.name}: {files.size(one.bytes)} to copy") as show:
-            copier.copy(one, show, every_s)
-        for sentence in one.left_out[:_NAMED]:
+    every_s = 1.0 if ui.err.is_terminal else _PROGRESS_S
+    for copy in copies:
+        with ui.working(f"{copy.name}: {files.size(copy.bytes)} to copy") as show:
+            copier.copy(copy, show, every_s)
+        for sentence in copy.left_out[:_MOST_LISTED]:
             ui.mark("skip", sentence)
-        if len(one.left_out) > _NAMED:
-            ui.mark("skip", f"{len(one.left_out) - _NAMED} more")
-        how = f"{one.files} of {one.all_files} file(s) copied, {files.size(one.bytes)}"
-        ui.say(f"{one.place}: {how}" if one.files else f"{one.place}: was here, and is the same")
+        if len(copy.left_out) > _MOST_LISTED:
+            ui.mark("skip", f"{len(copy.left_out) - _MOST_LISTED} more")
+        how = f"{copy.files} of {copy.all_files} file(s) copied, {files.size(copy.bytes)}"
+        ui.say(f"{copy.place}: {how if copy.files else 'was here, and is the same'}")
     keys = ("name", "place", "files", "bytes", "all_files", "all_bytes", "replaced", "left_out")
-    copied = [{key: getattr(one, key) for key in keys} for one in copies]
-    ui.document(verb, {"copied": copied})
+    ui.document(verb, {"copied": [{key: getattr(copy, key) for key in keys} for copy in copies]})
     return 0

@@ -1,7 +1,7 @@
 """Shows live progress of a run from its event stream.
 
 On a terminal, finished steps scroll by, and running steps stay at the bottom with their elapsed
-time. Elsewhere, prints one plain line per step that starts or ends.
+time. Without a terminal, each step that starts or ends is a plain line.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _VERBS = {
     "read": ("reading", "read"),
     "refresh": ("refreshing", "refreshed"),
 }
-# The engine forgets volumes, which are retained; what becomes of them is said by `down`.
+# The engine only forgets volumes, which are retained; `down` reports whether they were removed.
 _OF_VOLUMES = {"delete-replaced": ("leaving the old", "left the old")}
 _SIGN: dict[str, str] = {"create-replacement": "replace", "delete-replaced": "delete"}
-# Errors from events that another program or version wrote.
-_OTHER_FIELDS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+# What handlers raise for events with other fields, from another program or version.
+_MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _QUIET = {"same", "read", "refresh", "replace"}
 
 
@@ -52,11 +52,11 @@ class WorkerFailed(GpubedError):
 
 
 class Display:
-    """Shows events, and remembers the time of each phase and where roles were due."""
+    """Shows events; keeps the duration of each phase, and which roles were due on which nodes."""
 
     def __init__(self, ui: UI) -> None:
         self._ui = ui
-        # Never changed, only exchanged: what is drawn meanwhile goes on with the one it has.
+        # Replaced, never changed in place: another thread may draw it at the same time.
         self._running: dict[str, tuple[str, float]] = {}
         self._live: Live | None = None
         self._lock = threading.Lock()
@@ -71,7 +71,7 @@ class Display:
         """Show the events that are appended to a file.
 
         Raises:
-            GpubedError: The run failed because a worker did; has the worker's message.
+            WorkerFailed: The run failed because a worker failed; with the worker's message.
         """
         live = Live(
             get_renderable=self._bottom, console=self._ui.err, transient=True, refresh_per_second=8
@@ -83,29 +83,30 @@ class Display:
         except GpubedError as error:
             if not self.errors:
                 raise
-            told = self.errors[0]
-            raise WorkerFailed(told["message"], told["hint"], told["exit_code"]) from error
+            first = self.errors[0]
+            raise WorkerFailed(first["message"], first["hint"], first["exit_code"]) from error
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Pause the live display while a question is asked."""
-        live = self._live
-        if live:
-            live.stop()
+        if (live := self._live) is None:
+            yield
+            return
+        live.stop()
         try:
             yield
         finally:
-            if live:
-                live.start(refresh=True)
+            live.start(refresh=True)
 
     def handle(self, event: Event) -> None:
-        """Show one event, whose fields may differ if another program wrote it."""
-        with self._lock, suppress(*_OTHER_FIELDS):
+        """Show one event; ignore it if its fields are not as expected."""
+        with self._lock, suppress(*_MALFORMED):
             if handler := getattr(self, f"_on_{event['what']}", None):
                 handler(event)
 
     def _bottom(self) -> RenderableType:
-        # Without our lock: it is drawn under the terminal's, which whoever holds ours waits for.
+        # Must not take `_lock`: rich draws while it holds its own lock, for which `handle` may
+        # wait while it holds `_lock`.
         running, now = self._running.values(), time.monotonic()
         rows = [Spinner("dots", Text(f"{text}  {now - since:.0f} s")) for text, since in running]
         return Group(*rows)
@@ -116,11 +117,12 @@ class Display:
             self._ui.mark("same", f"{text} …")
         self._running = {**self._running, key: (text, since)}
 
-    def _end(self, key: str, sign: str, text: str, seconds: float | None = None) -> None:
+    def _end(self, key: str, sign: str, text: str, seconds: float | None) -> float:
         _, since = self._running.get(key, ("", time.monotonic()))
-        self._running = {other: what for other, what in self._running.items() if other != key}
+        self._running = {k: step for k, step in self._running.items() if k != key}
         took = time.monotonic() - since if seconds is None else seconds
         self._ui.mark(sign, f"{text}  {took:.1f} s")
+        return took
 
     def _on_resource(self, event: Event) -> None:
         op, status = str(event["op"]), event["status"]
@@ -137,7 +139,7 @@ class Display:
         elif status == "done":
             self._end(event["urn"] + op, _SIGN.get(op, op), f"{done} {label}", event["seconds"])
         elif status == "failed":
-            sign, how = ("skip", "was cut off") if interruption.came() else ("fail", "failed")
+            sign, how = ("skip", "was cut off") if interruption.arrived() else ("fail", "failed")
             self._end(event["urn"] + op, sign, f"{doing} {label} {how}", event["seconds"])
 
     def _on_roles(self, event: Event) -> None:
@@ -150,18 +152,15 @@ class Display:
         if event["status"] == "started":
             self._start("phase", f"phase {name}")
         else:
-            seconds = event.get("seconds")
-            if seconds is None:
-                seconds = time.monotonic() - self._running.get("phase", ("", time.monotonic()))[1]
-            self.phases.append({"name": name, "seconds": round(seconds, 2)})
             sign = "fail" if event["status"] == "failed" else "pass"
-            self._end("phase", sign, f"phase {name}", seconds)
+            seconds = self._end("phase", sign, f"phase {name}", event.get("seconds"))
+            self.phases.append({"name": name, "seconds": round(seconds, 2)})
 
     def _on_task(self, event: Event) -> None:
         if self._live and event["phase"]:
-            # A task of the playbook itself belongs to no role.
-            told = " · ".join(filter(None, (event["role"], event["task"])))
-            self._start("phase", f"phase {event['phase']}: {told}")
+            # A task of the playbook itself has no role.
+            names = " · ".join(filter(None, (event["role"], event["task"])))
+            self._start("phase", f"phase {event['phase']}: {names}")
 
     def _on_host(self, event: Event) -> None:
         if event["status"] in ("failed", "unreachable"):
@@ -189,24 +188,25 @@ class Display:
 
     def _on_log(self, event: Event) -> None:
         # A worker's error arrives a second time as a traceback, of use only for bugs.
-        known = any(error["message"] in event["message"] for error in self.errors)
-        told = event["severity"] in ("warning", "error") and not known
-        if told and not interruption.came():
+        shown = any(error["message"] in event["message"] for error in self.errors)
+        matters = event["severity"] in ("warning", "error")
+        if matters and not shown and not interruption.arrived():
             self._ui.note(event["message"], whole=True)
 
 
 def asking(ui: UI, display: Display, again: str, *, yes: bool) -> lost_state.Approve:
-    """Return what asks before a run deletes or replaces resources; `yes` approves beforehand.
+    """Return a function that asks for approval before a run deletes or replaces resources.
 
     Args:
-        again: The command with the option that approves.
+        again: The command with the option that approves, for the error's hint.
+        yes: Whether to approve without a question.
     """
 
     def approve(costs: Sequence[str]) -> None:
         with display.paused():
             for cost in costs:
                 ui.mark("delete", cost)
-            confirmed = ui.confirm("Go on?", yes=yes, default=False)
+            confirmed = ui.confirm("Go on?", yes=yes)
         if not confirmed:
             raise UsageError(f"not confirmed, so nothing was changed: {'; '.join(costs)}", again)
 

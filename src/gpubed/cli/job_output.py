@@ -13,27 +13,27 @@ from gpubed.jobs.job_progress import Estimate
 from gpubed.jobs.rank_output import RankOutput
 from gpubed.nodes.output import OF_RANK
 
-_LAST = 20  # lines; last words have fewer
-_LIVE = 8  # lines that replace themselves at once
-_TOGETHER_S = 0.3
+_LAST = 20  # lines, more than a failed rank's last words have
+_MOST_BARS = 8  # progress bars that are shown at a time
+_TOGETHER_S = 0.3  # equal lines of several ranks within this time are shown once
 
 
 class JobOutput:
-    """Shows the lines of a job: progress and bars replace themselves, the rest scrolls by.
+    """Shows the lines of a job: progress and bars replace themselves, other lines scroll by.
 
-    A terminal shows a line once that several ranks print within a moment. What the launcher says
-    of ranks that end is in the run's output alone: it would bury what a rank said. In the
-    background (`log`) all of it is: a job may print without end, and nothing bounds that log.
+    A terminal shows equal lines of several ranks once. The launcher's messages about ranks that
+    end are left out, since they would bury the ranks' own last lines; the run's output file has
+    them. A background run, whose output goes to `log`, shows no line: nothing bounds that file.
     """
 
     def __init__(self, ui: UI, show: Callable[[str], None], log: Path) -> None:
         self._ui, self._show = ui, show
-        self._is_quiet = run_detached.is_said_into(log)
+        self._is_quiet = run_detached.writes_to(log)
         self._estimate, self._output = Estimate(), RankOutput()
         self._shown: deque[str] = deque(maxlen=_LAST)
         self._progress, self._bars = "", dict[str, str]()
-        self._told: set[int] = set()
-        # Lines that are not shown yet, each with its ranks in the order in which they said it.
+        self._reported: set[int] = set()  # stalled ranks
+        # Lines that are not shown yet, each with the ranks that printed it.
         self._held: list[tuple[str, dict[int, None]]] = []
         self._lock = threading.Lock()
 
@@ -41,23 +41,23 @@ class JobOutput:
         """Show a line."""
         if self._is_quiet:
             return
-        said = OF_RANK.fullmatch(line.rstrip("\r"))
+        ranked = OF_RANK.fullmatch(line.rstrip("\r"))
         if line.endswith("\r"):
-            self._update(f"rank {said[1]}: " if said else "", said[3] if said else line)
+            self._update(f"rank {ranked[1]}: " if ranked else "", ranked[3] if ranked else line)
         elif (progress := self._estimate.read(line)) is not None:
             self._progress = progress
             self._draw()
         elif (shown := self._output.read(line)) is not None:
-            if said and self._ui.err.is_terminal:
-                self._hold(int(said[1]), said[3])
+            if ranked and self._ui.err.is_terminal:
+                self._hold(int(ranked[1]), ranked[3])
             else:
-                self._print(shown, said[3] if said else shown)
-            self._tell_stalls()
+                self._print(shown, ranked[3] if ranked else shown)
+            self._report_stalls()
 
-    def ended_with(self, words: Sequence[str]) -> bool:
+    def ended_with(self, lines: Sequence[str]) -> bool:
         """Return whether these lines were the last ones shown."""
         self._release()
-        return [*self._shown][-len(words) :] == [*words]
+        return [*self._shown][-len(lines) :] == [*lines]
 
     def _update(self, rank: str, text: str) -> None:
         if text.strip() and self._ui.err.is_terminal:
@@ -66,11 +66,11 @@ class JobOutput:
 
     def _draw(self) -> None:
         bars = [self._bars[rank] for rank in sorted(self._bars)]
-        more = [f"… and {len(bars) - _LIVE} more"] if len(bars) > _LIVE else []
-        self._show("\n".join(filter(None, [self._progress, *bars[:_LIVE], *more])))
+        more = [f"… and {len(bars) - _MOST_BARS} more"] if len(bars) > _MOST_BARS else []
+        self._show("\n".join(filter(None, [self._progress, *bars[:_MOST_BARS], *more])))
 
     def _hold(self, rank: int, text: str) -> None:
-        """Keep a line for a moment, in which other ranks may print the same."""
+        """Hold a line back until other ranks had the time to print the same line."""
         with self._lock:
             # A rank's own lines stay in their order.
             last = max((n for n, (_, ranks) in enumerate(self._held) if rank in ranks), default=-1)
@@ -90,15 +90,15 @@ class JobOutput:
                 self._print(f"{_named(sorted(ranks))}: {text}", text)
             self._held.clear()
 
-    def _print(self, shown: str, said: str) -> None:
+    def _print(self, shown: str, text: str) -> None:
         self._ui.note(shown, whole=True)
-        if said.strip():
-            self._shown.append(said)
+        if text.strip():
+            self._shown.append(text)
 
-    def _tell_stalls(self) -> None:
+    def _report_stalls(self) -> None:
         for rank, tensor in self._output.missing.items():
-            if rank not in self._told:
-                self._told.add(rank)
+            if rank not in self._reported:
+                self._reported.add(rank)
                 self._ui.mark(
                     "fail", f"rank {rank} has not come to {tensor}: other ranks wait there"
                 )
@@ -112,5 +112,5 @@ def _named(ranks: Sequence[int]) -> str:
             parts[-1].append(rank)
         else:
             parts.append([rank])
-    named = (f"{one[0]}-{one[-1]}" if len(one) > 1 else f"{one[0]}" for one in parts)
+    named = (f"{part[0]}-{part[-1]}" if len(part) > 1 else f"{part[0]}" for part in parts)
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(named)}"

@@ -17,7 +17,7 @@ from gpubed.core.paths import ClusterPaths, Project
 from gpubed.core.text import nearest_name, ssh_path
 from gpubed.core.units import parse_seconds
 
-_LONGEST = 255  # bytes of a folder's name
+_LONGEST_NAME = 255  # bytes of a folder's name
 
 
 def _by_name(word: str) -> str:
@@ -49,51 +49,58 @@ EngineOption = Annotated[
 
 
 def find(name: str, *, from_state: bool = False) -> ClusterPaths:
-    """Return the paths of a cluster; it needs its specification, unless `from_state`."""
+    """Return the paths of a cluster.
+
+    Args:
+        name: The cluster's name, or the path of its folder or specification.
+        from_state: Whether a cluster whose specification is lost is accepted.
+
+    Raises:
+        UsageError: There is no such cluster, or its specification is lost.
+    """
     paths = named(name)
     UI.cluster = paths.name
     paths.project.require_states()
-    known_as = is_name(paths)
-    if known_as:
-        _settle(paths)
-    if known_as and paths.spec.is_file():
-        return paths
-    is_known = from_state and paths.name in paths.project.known()
-    if known_as and (is_known or record.was_made(paths)):
-        if from_state:
+    if is_name(paths):
+        _update_ssh_config(paths)
+        if paths.spec.is_file():
             return paths
-        raise lost_specification(paths)
-    known = paths.project.clusters()
+        in_project = from_state and paths.name in paths.project.known()
+        if in_project or record.was_made(paths):
+            if from_state:
+                return paths
+            raise lost_specification(paths)
+    names = paths.project.clusters()
     elsewhere = "cd to the folder that has inventories/, or set GPUBED_ROOT to it"
-    hint = nearest_name(name, known) if known else elsewhere
-    from gpubed.spec import clusterspec  # slow to import, and needed here alone
+    hint = nearest_name(name, names) if names else elsewhere
+    from gpubed.spec import clusterspec  # slow to import
 
-    # Whoever removes a cluster, or looks at what is left of one, wants no new one.
+    # Verbs that work from the state, such as `down`, need no advice to make a cluster.
     if not from_state and not clusterspec.name_fault(paths.name):
         hint = f"gpubed init {paths.name} makes one; {hint}"
     raise UsageError(f"there is no cluster {name!r} in {paths.project.inventories}", hint)
 
 
 def is_name(paths: ClusterPaths) -> bool:
-    """Say whether a cluster's name is one: that of a folder, and of a single one.
+    """Return whether a cluster's name can be a folder's name, and is no path.
 
-    A path that leads to a file all the same would have a state and labels of its own.
+    Another path of the same folder would give the cluster a second state and other labels.
     """
-    name = paths.name
-    return "/" not in name and name not in ("", ".", "..") and len(os.fsencode(name)) <= _LONGEST
+    name, most = paths.name, _LONGEST_NAME
+    return "/" not in name and name not in ("", ".", "..") and len(os.fsencode(name)) <= most
 
 
-def _settle(paths: ClusterPaths) -> None:
-    """Let ssh find a cluster's files where they are now: the project may have been moved."""
+def _update_ssh_config(paths: ClusterPaths) -> None:
+    """Write ssh_config again if it has other paths, as in a project that was moved."""
     with suppress(GpubedError, OSError):
         if ssh_path(paths.known_hosts) not in reading.file(paths.ssh_config).text():
-            from gpubed.configuration import inventory as files  # slow, and hardly ever needed
+            from gpubed.configuration import inventory  # slow to import
 
-            files.render_ssh(paths)
+            inventory.render_ssh(paths)
 
 
 def lost_specification(paths: ClusterPaths) -> UsageError:
-    """Return the error about a cluster that was made but has lost its specification."""
+    """Return the error about a cluster that exists but has lost its specification."""
     back = record.put_back(paths) or f"write {paths.spec} anew, or put a backup there"
     return UsageError(
         f"cluster {paths.name} was made, and its specification {paths.spec} is gone",
@@ -107,7 +114,7 @@ def named(name: str) -> ClusterPaths:
     folder = (path.parent if path.name == "cluster.yml" else path).absolute()
     if folder.parent.resolve() == project.inventories.resolve():
         return project.cluster(folder.name)
-    return project.cluster(str(path))  # `lab/`, as a shell completes it, is `lab`
+    return project.cluster(str(path))  # `lab/`, as shells complete it, is `lab`
 
 
 def seconds(option: str, text: str, example: str) -> float:

@@ -17,7 +17,7 @@ from gpubed.jobs.runs import active, checkpoints
 
 _PROGRAM = "from gpubed.cli import main; main()"
 _DETACH = ("--detach", "-d")
-_LOOK_EVERY_S = 0.1
+_POLL_S = 0.1
 _WAITS_S = 10.0  # a training that has not begun a run by then is waiting for nodes
 
 
@@ -29,31 +29,29 @@ class Started:
     log: Path
     offset: int
 
-    def said(self) -> str:
+    def output(self) -> str:
         """Return the output so far."""
-        with self.log.open("rb") as log:
-            log.seek(self.offset)
-            return log.read().decode(errors="replace").strip()
+        return self.log.read_bytes()[self.offset :].decode(errors="replace").strip()
 
 
 def start(words: list[str], log: Path) -> Started:
-    """Start gpubed with other arguments in a new session; its output is appended to `log`."""
+    """Start gpubed with these arguments in a new session; its output is appended to `log`."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as kept:
         offset = kept.tell()
         process = subprocess.Popen(
-            # -P: a module of the project's folder must not stand in for one of Python's.
+            # -P: modules in the project's folder must not shadow Python's own.
             [sys.executable, "-P", "-c", _PROGRAM, *words],
             stdin=subprocess.DEVNULL,
             stdout=kept,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # keeps signals of the terminal from it
+            start_new_session=True,  # so that the terminal's signals do not reach it
         )
     return Started(process, log, offset)
 
 
-def is_said_into(log: Path) -> bool:
-    """Return whether the output of this process goes to the log, as after `start`."""
+def writes_to(log: Path) -> bool:
+    """Return whether stderr of this process goes to the log, as after `start`."""
     try:
         return os.path.samestat(os.fstat(sys.stderr.fileno()), log.stat())
     except OSError:  # the log does not exist, or stderr is not a file
@@ -68,13 +66,13 @@ def log(paths: ClusterPaths) -> Path:
 def run(ui: UI, paths: ClusterPaths) -> int:
     """Start this command in the background, and print the name of its run.
 
-    An elastic training may wait for nodes, and has no run then.
+    An elastic training that waits for nodes has no run yet.
     """
     since = execution.name_run("")
-    own, behind = sys.argv[1:], []
-    if "--" in own:  # a job's arguments are behind it
-        own, behind = own[: own.index("--")], own[own.index("--") :]
-    started = start([*(word for word in own if word not in _DETACH), *behind], log(paths))
+    words = sys.argv[1:]
+    end = words.index("--") if "--" in words else len(words)  # the job's arguments follow
+    own = [word for word in words[:end] if word not in _DETACH]
+    started = start([*own, *words[end:]], log(paths))
     pid, until = started.process.pid, math.inf
     while time.monotonic() < until:
         if begun := active.of_process(paths, pid, since):
@@ -86,14 +84,14 @@ def run(ui: UI, paths: ClusterPaths) -> int:
             ui.note(f"  gpubed cancel {paths.name} {begun.run_id}   ends it", whole=True)
             return 0
         if (code := started.process.poll()) is not None:
-            ui.note(started.said(), whole=True)
+            ui.note(started.output(), whole=True)
             return code
         trainings = checkpoints.trainings(paths).values() if until == math.inf else ()
-        if any(who.pid == pid for who in trainings):
+        if any(training.pid == pid for training in trainings):
             until = time.monotonic() + _WAITS_S
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_POLL_S)
     ui.document("run", {"run_id": None, "status": "waiting", "pid": pid})
-    ui.note(started.said(), whole=True)
-    ui.say(f"it goes on in the background (pid {pid}) once it can")
+    ui.note(started.output(), whole=True)
+    ui.say(f"the training waits for nodes in the background (pid {pid})")
     ui.note(f"  gpubed cancel {paths.name}   ends it", whole=True)
     return 0

@@ -20,18 +20,18 @@ from gpubed.nodes.allocation import Cluster
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is to run: `former` again, or on from the checkpoint of `resumed`."""
+class Plan:
+    """What `gpubed run` should start."""
 
     request: Request
-    repeat: int
-    former: Record | None
-    resumed: Record | None
-    bounds: Bounds | None
+    repeat: int  # how often
+    former: Record | None  # the run of `--again`
+    resumed: Record | None  # the run of `--resume`, whose checkpoint the new one loads
+    bounds: Bounds | None  # of an elastic training
 
 
 def named_nodes(on: str | None) -> tuple[str, ...]:
-    """Return the nodes that --on names, none without it."""
+    """Return the nodes that `--on` lists; empty without the option."""
     names = tuple(filter(None, (on or "").split(",")))
     if on is not None and not names:
         raise UsageError("--on names no node", "--on node-0,node-2")
@@ -39,7 +39,11 @@ def named_nodes(on: str | None) -> tuple[str, ...]:
 
 
 def check_bounds(bounds: Bounds | None, least: int, most: int | None, *, fixed: bool) -> None:
-    """Refuse options for the number of nodes that contradict each other."""
+    """Refuse options for the number of nodes that contradict each other.
+
+    Args:
+        fixed: Whether another option fixes the nodes or the number of runs.
+    """
     if bounds is None:
         if least != 1 or most is not None:
             raise UsageError("--min and --max are bounds of --elastic", "add --elastic")
@@ -61,7 +65,7 @@ def check_arguments(request: Request, repeat: int) -> None:
         if argument.resumes and values[name]:
             leave_out = f"{name}, or --repeat" if name in request.settings else "--repeat"
             raise UsageError(
-                f"with {name} a run goes on from what another left, which is no repetition",
+                f"with {name} each run would resume from the checkpoint of the run before",
                 f"leave out {leave_out}",
             )
 
@@ -69,21 +73,21 @@ def check_arguments(request: Request, repeat: int) -> None:
 def former_run(
     paths: ClusterPaths, job: str | None, again: str | None, *, given: bool
 ) -> Record | None:
-    """Return the run that is to be repeated, if one is."""
+    """Return the run that `--again` names, if any; refuse other options beside it (`given`)."""
     if again and (job or given):
-        why = "--again asks for what that run was asked for, and takes nothing beside it"
-        raise UsageError(why, f"gpubed runs {paths.name} show {again} tells what that was")
+        why = "--again repeats a run with the same options, and takes no others"
+        raise UsageError(why, f"gpubed runs {paths.name} show {again} lists them")
     return record.find(paths, again) if again is not None else None
 
 
 def resumed_run(
     paths: ClusterPaths, job: str | None, resume: str | None, given: dict[str, str]
 ) -> Record | None:
-    """Return the run that is to go on, if one is; `last` is the last one that keeps checkpoints."""
+    """Return the run that `--resume` names, if any; `last` is the last run with checkpoints."""
     if resume is None:
         return None
     every = reversed(record.every(paths)[0].values()) if resume == "last" else ()
-    found = next((one for one in every if checkpoints.of(one)), None)
+    found = next((run for run in every if checkpoints.of(run)), None)
     found = found or record.find(paths, resume)
     name = found.request.job
     if found.request.command and given.keys() - {jobfile.CHECKPOINT}:
@@ -108,12 +112,12 @@ def resumed_run(
         if found.request.command:
             more = f"--set {keeps[0]}={found.values[keeps[0]]} -- COMMAND …"
         raise UsageError(
-            f"run {found.run_id} came to its end: there is nothing to go on with",
-            f"gpubed run {paths.name} {more} asks for more",
+            f"run {found.run_id} is complete: there is nothing to resume",
+            f"gpubed run {paths.name} {more} continues it with other arguments",
         )
     if found.state == "running":
         raise UsageError(
-            f"run {found.run_id} is at work: two that write one checkpoint would damage it",
+            f"run {found.run_id} is at work: two runs that write one checkpoint would damage it",
             f"gpubed cancel {paths.name} {found.run_id}",
         )
     return found
@@ -132,16 +136,17 @@ def require_checkpoint(
 def require_no_checkpoint(usable: Cluster, former: Record, foreseen: Record) -> None:
     """Refuse to repeat a run whose checkpoints still exist: it would resume from them."""
     for name in checkpoints.of(foreseen):
-        # Where somebody writes them, that is told in place of it.
+        # If another run is writing them, the launch reports that.
         if checkpoints.writer(usable.paths, name) or not checkpoint_files.has_some(usable, name):
             continue
-        what = foreseen.request.what
-        key = next(key for key, it in jobfile.of(foreseen.request).arguments.items() if it.resumes)
+        arguments = jobfile.of(foreseen.request).arguments.items()
+        key = next(key for key, argument in arguments if argument.resumes)
         run = f"gpubed run {usable.name}"
         raise UsageError(
-            f"it would go on from what {former.run_id} left in "
-            f"{checkpoint_files.folder(usable.plan, name)}, which is no repetition",
-            f"{run} --set {key}=NAME {what} begins anew; {run} --resume {former.run_id} goes on",
+            f"a repetition of {former.run_id} would resume from its checkpoint in "
+            f"{checkpoint_files.folder(usable.plan, name)}",
+            f"{run} --set {key}=NAME {foreseen.request.what} begins anew; "
+            f"{run} --resume {former.run_id} goes on",
         )
 
 
@@ -150,19 +155,19 @@ def wanted(
 ) -> Request:
     """Return the request: a job, or a run to resume, possibly with other arguments."""
     if resumed:
-        had = resumed.request
-        if resumed.elastic:  # its nodes were those that were well then
-            had = had.model_copy(update={"choice": Choice()})
-        return had.model_copy(update={"settings": {**had.settings, **given}})
+        request = resumed.request
+        if resumed.elastic:  # its nodes were the healthy ones at that time
+            request = request.model_copy(update={"choice": Choice()})
+        return request.model_copy(update={"settings": {**request.settings, **given}})
     if job is None:
-        names, listed = jobfile.names(), []
+        names, lines = jobfile.names(), []
         for name in names:
             try:
-                said = jobfile.load(name).description
+                description = jobfile.load(name).description
             except Unreadable as error:
-                said = error.headline
-            listed.append(f"  {name:{max(map(len, names))}}  {said}")
-        raise UsageError("\n".join(["which job?", *listed]), f"gpubed run {paths.name} digits")
+                description = error.headline
+            lines.append(f"  {name:{max(map(len, names))}}  {description}")
+        raise UsageError("\n".join(["which job?", *lines]), f"gpubed run {paths.name} digits")
     return Request(job=job, settings=given)
 
 
@@ -193,9 +198,9 @@ def confirm_size(ui: UI, request: Request, *, yes: bool) -> None:
         return
     what = f"{folder} has {format_bytes(size)} in {len(names):,} files to send, most of it in "
     what += source.largest(folder, names)
-    if not ui.confirm(f"{what}. Send it?", yes=yes, default=False):
+    if not ui.confirm(f"{what}. Send it?", yes=yes):
         raise UsageError(
-            what, f"list files that are not to travel in {folder / source.IGNORE}, or add --yes"
+            what, f"list files not to be sent in {folder / source.IGNORE}, or add --yes"
         )
 
 
@@ -206,10 +211,14 @@ def placed(
     launcher: str | None,
     stall_after: str | None,
 ) -> Request:
-    """Return the request with the nodes, image, launcher and stall time that were named."""
+    """Return the request with the nodes, image, launcher and stall time of the command line."""
     after = None if stall_after is None else seconds("--stall-after", stall_after, "10 min")
     if container and (why := word_fault(container)):
         raise UsageError(f"--container {container!r} {why}", "--container debian:12")
-    said: dict[str, object] = {"container": container, "launcher": launcher, "stall_after_s": after}
-    said |= {} if choice == Choice() else {"choice": choice}
-    return request.model_copy(update={key: value for key, value in said.items() if value})
+    options = {
+        "container": container,
+        "launcher": launcher,
+        "stall_after_s": after,
+        "choice": None if choice == Choice() else choice,
+    }
+    return request.model_copy(update={key: value for key, value in options.items() if value})

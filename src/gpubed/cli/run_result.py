@@ -1,19 +1,19 @@
-"""Prints what `gpubed run` would start, and how a job ended."""
+"""Prints what `gpubed run` would start, and the result of a job."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpubed.cli.job_output import JobOutput
 from gpubed.cli.ui import UI
-from gpubed.jobs import trials
 from gpubed.jobs.job_result import JobResult
 from gpubed.jobs.jobfile import Metric
 from gpubed.jobs.metrics import formatted, one_line, summarized
 from gpubed.jobs.runs.record import Record
 from gpubed.jobs.trials import Summary
+from gpubed.jobs.trials import mixed as mixed_devices
 
-# What a record has that nothing can be said of before a run starts.
-_OF_ITS_END = (
+# Keys of a run's document that are unknown before it starts.
+_RESULTS = (
     *("status", "seconds", "failures", "cause", "last_words", "metrics", "devices"),
     *("started", "set", "repetition", "again", "resumes"),
 )
@@ -22,7 +22,7 @@ _OF_ITS_END = (
 def show(ui: UI, foreseen: Record, repeat: int, left_out: dict[str, str]) -> int:
     """Print what would start, and where; return an exit code."""
     document = foreseen.document()
-    for key in _OF_ITS_END:
+    for key in _RESULTS:
         document.pop(key)
     ui.document("run", {**document, "dry_run": True, "repeat": repeat, "left_out": left_out})
     times = f", {repeat} times" if repeat > 1 else ""
@@ -36,25 +36,27 @@ def show(ui: UI, foreseen: Record, repeat: int, left_out: dict[str, str]) -> int
 def conclude(
     ui: UI, job: str, result: JobResult, output: JobOutput, left_out: dict[str, str], **more: Any
 ) -> int:
-    """Print a job's figures, the place of its results, and failures; return an exit code."""
+    """Print a job's figures, the folder of its results, and failures; return an exit code."""
     for name, reason in result.left_out.items():
         ui.mark("skip", f"{name} is left out: {reason}")
     ui.document("run", {**result.document(), "left_out": left_out | result.left_out, **more})
     ui.say(f"{job}: {result.status}, {_size(result)}")
-    _tell_figures(ui, result)
+    show_figures(ui, result.statistics or result.metrics, result.described, result.devices)
+    _show_tables(ui, result)
     for note in _notes(result):
         ui.say(note)
-    for one in result.trials or [result]:
-        if one.shared_with:
-            others = ", ".join(one.shared_with)
-            ui.say(f"{one.run_id} shared its nodes with {others}: its figures are of both")
+    trials = result.trials or [result]
+    for trial in trials:
+        if trial.shared_with:
+            others = ", ".join(trial.shared_with)
+            ui.say(f"{trial.run_id} shared its nodes with {others}: its figures are of both")
     ui.say(f"results: {result.run_dir}")
-    for one in result.trials or [result]:
-        for line in () if output.ended_with(one.last_words) else one.last_words:
+    for trial in trials:
+        for line in () if output.ended_with(trial.last_words) else trial.last_words:
             ui.note(f"  {line}", whole=True)
     for reason in result.failures:
         ui.error(reason)
-    for hint in dict.fromkeys(one.hint for one in result.trials or [result] if one.hint):
+    for hint in dict.fromkeys(trial.hint for trial in trials if trial.hint):
         ui.hint(hint)
     return 0 if result.status == "ok" else 1
 
@@ -63,24 +65,29 @@ def _notes(result: JobResult) -> Iterator[str]:
     if result.simulated:
         models = ", ".join(result.simulated)
         yield f"simulated: {models} did not compute, the CPU did; these are no figures of a GPU"
-    if mixed := trials.mixed(result.devices):
-        yield one_line(mixed)
     if result.not_judged:
         yield f"not judged in so small a run: {', '.join(result.not_judged)}"
     if differ := _undeclared(result):
         yield f"metrics.json is not as job.yml says: {differ}"
 
 
-def _tell_figures(ui: UI, result: JobResult) -> None:
-    unknown = Metric(unit="")
-    for name, value in (result.statistics or result.metrics).items():
-        metric = result.described.get(name, unknown)
+def show_figures(
+    ui: UI, figures: Mapping[str, object], metrics: Mapping[str, Metric], devices: Sequence[str]
+) -> None:
+    """Print figures of one value with their units, and whether they mix devices."""
+    for name, value in figures.items():
+        unit = metrics[name].unit if name in metrics else ""
         if isinstance(value, Summary):
-            ui.say(f"  {name} = {summarized(value, metric.unit)}")
+            ui.say(f"  {one_line(name)} = {summarized(value, unit)}")
         elif isinstance(value, int | float | str):
-            ui.say(f"  {name} = {formatted(value, metric.unit)}")
+            ui.say(f"  {one_line(name)} = {formatted(value, unit)}")
+    if mixed := mixed_devices(devices):
+        ui.say(f"  {one_line(mixed)}")
+
+
+def _show_tables(ui: UI, result: JobResult) -> None:
     for name, rows in result.metrics.items():
-        described = result.described.get(name, unknown)
+        described = result.described.get(name, Metric(unit=""))
         columns = described.columns
         if columns and isinstance(rows, list) and rows:
             ui.say(f"{name}:")
@@ -93,11 +100,11 @@ def _tell_figures(ui: UI, result: JobResult) -> None:
 
 
 def _undeclared(result: JobResult) -> str:
-    told = [one.metrics for one in result.trials or [result] if one.metrics]
-    if not told or not result.described:
+    reports = [trial.metrics for trial in result.trials or [result] if trial.metrics]
+    if not reports or not result.described:
         return ""
-    extra = dict.fromkeys(name for one in told for name in one if name not in result.described)
-    lacking = [name for name in result.described if any(name not in one for one in told)]
+    extra = dict.fromkeys(name for each in reports for name in each if name not in result.described)
+    lacking = [name for name in result.described if any(name not in each for each in reports)]
     parts = {"not declared": list(extra), "not reported": lacking}
     return "; ".join(f"{what}: {', '.join(names)}" for what, names in parts.items() if names)
 

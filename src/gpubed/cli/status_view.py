@@ -1,4 +1,4 @@
-"""Shows a cluster's status to a person."""
+"""Prints a cluster's status as text."""
 
 from __future__ import annotations
 
@@ -17,22 +17,20 @@ from gpubed.core.units import duration
 from gpubed.nodes.verification import POSTPONED
 from gpubed.testbeds.base import Existing
 
-# Nodes look every minute, and a look may be late.
+# Nodes record their use every minute, sometimes late.
 _IN_USE_S = 150
-_SEEN = "nodes look each minute: shorter runs, and the last minute of others, may be missing"
+_PRECISION = "nodes look each minute: shorter runs, and the last minute of others, may be missing"
 
 
 def described(thing: Existing) -> str:
     """Describe an existing resource with its size and age, if known."""
-    known = [
-        files.size(thing.size) if thing.size is not None else "",
-        f"made {ago((datetime.now(UTC) - thing.made).total_seconds())}" if thing.made else "",
-    ]
-    return ", ".join(filter(None, [str(thing), *known]))
+    size = files.size(thing.size) if thing.size is not None else ""
+    age = f"made {ago((datetime.now(UTC) - thing.made).total_seconds())}" if thing.made else ""
+    return ", ".join(filter(None, [str(thing), size, age]))
 
 
 def remove_command(cluster: str, things: Sequence[Existing]) -> str:
-    """Return the command that removes what carries one UUID; without it, what holds data stays."""
+    """Return the command that removes the resources of one UUID; data only if all hold data."""
     data = " --data" if all(thing.data for thing in things) else ""
     return f"gpubed audit {cluster} --remove --uuid {things[0].uuid}{data}"
 
@@ -46,14 +44,17 @@ def due(documents: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def cluster(ui: UI, name: str, document: dict[str, Any], *, whole: bool = False) -> None:
-    """Show what is wrong, nodes, services, verification (`whole`: each check) and what is next."""
+    """Show problems, nodes, verification (`whole`: each check), use, lease, services, next steps.
+
+    `document` is that of `gpubed status --json`.
+    """
     _unfinished(ui, name, document)
     if "jobs" in document:
         _jobs_only(ui, name, document)
         return
     begun = document["state"] in (unfinished.CONFIGURING, unfinished.INTERRUPTED)
-    if document["state"] != unfinished.CONFIGURING:  # what is not there yet is on its way
-        _wrong(ui, name, document, begun=begun)
+    if document["state"] != unfinished.CONFIGURING:
+        _problems(ui, name, document, begun=begun)
         _booting(ui, name, document)
     columns = ("name", "state", "role", "control_address", "experiment_address")
     rows = [[*(row[c] for c in columns), hardware(row["hardware"])] for row in document["nodes"]]
@@ -64,10 +65,10 @@ def cluster(ui: UI, name: str, document: dict[str, Any], *, whole: bool = False)
             ui.say(f"  nodes or roles have changed since: gpubed verify {name}")
     elif document["configured"] and not begun:
         ui.say(f"not verified as it is now: gpubed verify {name}")
-    if not begun:  # nodes without their roles cannot tell
+    if not begun:  # nodes without their roles do not record their use
         _use(ui, document.get("use"))
     _lease(ui, name, document["lease"])
-    for service in (each for each in document["services"] if not each["reason"]):
+    for service in (service for service in document["services"] if not service["reason"]):
         ui.say(f"{service['name']}: {service['url']}")
     for line in document["pending"]:
         ui.say(line)
@@ -86,7 +87,7 @@ def _booting(ui: UI, name: str, document: dict[str, Any]) -> None:
     for row in (row for row in document["nodes"] if boots(document, row)):
         ui.mark(
             "skip",
-            f"{row['name']} is {row['state']}: nobody waits for the boot of nodes without "
+            f"{row['name']} is {row['state']}: `up` does not wait for the boot of nodes without "
             f"configuration; if it lasts: gpubed up {name}",
         )
 
@@ -95,14 +96,14 @@ def _unfinished(ui: UI, name: str, document: dict[str, Any]) -> None:
     if document["state"] == unfinished.CONFIGURING:
         ui.mark("skip", f"{name} is being configured: what is shown here may change")
     elif document["held_by"]:
-        who = Holder.model_validate(document["held_by"])
-        ui.mark("skip", f"{who} is at work: what is shown here may change")
+        holder = Holder.model_validate(document["held_by"])
+        ui.mark("skip", f"{holder} is at work: what is shown here may change")
     if document["state"] == unfinished.INTERRUPTED:
-        way_on = f"gpubed up {name} goes on with it"
-        ui.mark("fail", f"the last configuration did not come to its end: {way_on}")
+        hint = f"gpubed up {name} goes on with it"
+        ui.mark("fail", f"the last configuration did not come to its end: {hint}")
 
 
-def _wrong(ui: UI, name: str, document: dict[str, Any], *, begun: bool) -> None:
+def _problems(ui: UI, name: str, document: dict[str, Any], *, begun: bool) -> None:
     if document["state"] == "ready":
         ui.mark("pass", f"{name} is ready")
     for file in document["unreadable"]:
@@ -141,7 +142,7 @@ def lacks(document: dict[str, Any]) -> list[str]:
     return [
         *(f"{row['name']} is {row['state']}" for row in others if not boots(document, row)),
         *(service["reason"] for service in document["services"] if service["reason"]),
-        *("{unit} on {node} is {state}".format(**one) for one in document["stopped"]),
+        *("{unit} on {node} is {state}".format(**unit) for unit in document["stopped"]),
         *([probe.RESHAPED] if document["reshaped"] else []),
     ]
 
@@ -155,20 +156,20 @@ def _use(ui: UI, use: dict[str, Any] | None) -> None:
             for row in rows
         ]
         ui.table(("used in 24 h by", "job", "GPUs held", "GPUs computing", "CPUs"), shown)
-        ui.say(_SEEN)
+        ui.say(_PRECISION)
     if use["idle_s"] < _IN_USE_S:
         ui.say(f"in use: {use['why']}")
     else:
         ui.say(f"idle for {duration(use['idle_s'])}; the last use was {use['why']}")
 
 
-def _lease(ui: UI, name: str, known: dict[str, Any]) -> None:
-    left = known["remaining_s"]
+def _lease(ui: UI, name: str, record: dict[str, Any]) -> None:
+    left = record["remaining_s"]
     if left is None:
         return
-    end = lease.local(datetime.fromisoformat(known["granted_until"]))
+    end = lease.local(datetime.fromisoformat(record["granted_until"]))
     ui.say(f"lease: until {end}, {duration(max(0, left))} left")
-    if known["ends_soon"]:
+    if record["ends_soon"]:
         ui.mark("fail", f"the lease ends soon: gpubed renew {name}")
 
 
@@ -202,8 +203,8 @@ def verification(ui: UI, summary: dict[str, Any], *, whole: bool = False) -> Non
     skipped: dict[str, list[str]] = {}
     for check in (c for c in checks if c["result"] == "skip"):
         skipped.setdefault(check["reason"], []).append(check["id"])
-    for reason, each in skipped.items():
-        ids = ", ".join(dict.fromkeys(each))
+    for reason, names in skipped.items():
+        ids = ", ".join(dict.fromkeys(names))
         if whole:
             ui.say(f"- {ids}: {reason}")
         elif POSTPONED in reason:

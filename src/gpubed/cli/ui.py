@@ -1,9 +1,8 @@
 """The only module that writes to a terminal.
 
-Data goes to stdout, progress and messages to stderr. Without a terminal, progress
-is plain status lines and a question answers itself with its default. Lines break at
-words on a terminal, and nowhere else: programs read them as they are. What nodes, jobs and
-files say is shown as text: nothing in it moves a cursor or sets a title.
+Data goes to stdout, progress and messages to stderr. Without a terminal, progress is plain status
+lines, and questions count as answered by no. Lines break at words on a terminal only, since
+programs read them elsewhere. Control sequences in the text of nodes, jobs and files are removed.
 """
 
 from __future__ import annotations
@@ -42,29 +41,29 @@ _MARK = {
 class UI:
     """The output of a verb."""
 
-    cluster = "CLUSTER"  # for which it stands in hints: what failed may not know of it
-    told = False  # whether a document was printed
+    cluster = "CLUSTER"  # replaces CLUSTER in hints, which may come from code without the name
+    has_printed = False  # whether a document was printed
 
     def __init__(self, as_json: bool = False) -> None:
         self.as_json = as_json
         self.out, self.err = _console(), _console(stderr=True)
-        self.columns = Console().width  # that there are, or would be on a terminal
+        self.columns = Console().width  # of the terminal, or the usual ones without one
 
     def document(self, verb: str, content: dict[str, Any], indent: int | None = 2) -> None:
-        """Print the JSON document of a verb, if JSON was asked for.
+        """Print the JSON document of a verb, if the verb runs with `--json`.
 
-        Without `indent`, it is one of several lines. A job's figures cannot override its `schema`.
+        Without `indent`, the document is one line. `content` cannot override its `schema`.
         """
         if self.as_json:
-            UI.told = True
+            UI.has_printed = True
             schema = {"schema": f"gpubed/{verb}/1"}
-            whole = without_nan({**schema, **content, **schema})
-            self.raw(json.dumps(whole, indent=indent, default=str, allow_nan=False) + "\n")
+            document = without_nan({**schema, **content, **schema})
+            self.raw(json.dumps(document, indent=indent, default=str, allow_nan=False) + "\n")
 
     def say(self, text: str = "", *, whole: bool = False) -> None:
-        """Print a line of data, unless JSON was asked for.
+        """Print a line of data, unless the verb runs with `--json`.
 
-        `whole` ones are there to be copied, or by another program: only the terminal breaks them.
+        `whole` lines, such as commands to be copied, are not broken at words.
         """
         if not self.as_json:
             with _on_stdout():
@@ -77,19 +76,19 @@ class UI:
             sys.stdout.flush()
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """Print a table, unless JSON was asked for; a terminal breaks its cells at words."""
+        """Print a table, unless the verb runs with `--json`; a terminal breaks cells at words."""
         if self.as_json:
             return
         table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-        for place, head in enumerate(columns):  # the first one has what is copied
-            table.add_column(_cell(head), overflow="fold", no_wrap=not place)
+        for index, heading in enumerate(columns):  # users copy names from the first column
+            table.add_column(_cell(heading), overflow="fold", no_wrap=index == 0)
         for row in rows:
             table.add_row(*map(_cell, row))
         with _on_stdout():
             self.out.print(table)
 
     def note(self, text: str, *, whole: bool = False) -> None:
-        """Print a message on stderr; `whole` has the same meaning as for data."""
+        """Print a message on stderr; `whole` has the same meaning as in `say`."""
         self.err.print(_plain(text if whole else _folded(self.err, text)))
 
     def mark(self, kind: str, text: str) -> None:
@@ -120,14 +119,11 @@ class UI:
         """Return a hint with the cluster's name in place of CLUSTER."""
         return errors.of_cluster(hint, UI.cluster)
 
-    def confirm(self, question: str, *, yes: bool, default: bool) -> bool:
-        """Ask for confirmation; returns True if `yes` was given, `default` without a terminal."""
-        if yes:
-            return True
-        if not (sys.stdin.isatty() and self.err.is_terminal):
-            return default
-        asked = _folded(self.err, f"{question} [y/N]")
-        self.err.print(_plain(f"{asked} "), end="")
+    def confirm(self, question: str, *, yes: bool) -> bool:
+        """Ask for confirmation; with `yes`, or without a terminal, return `yes` instead."""
+        if yes or not (sys.stdin.isatty() and self.err.is_terminal):
+            return yes
+        self.err.print(_plain(f"{_folded(self.err, f'{question} [y/N]')} "), end="")
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
@@ -137,18 +133,18 @@ def _cell(value: object) -> Text:
 
 
 def _console(**more: Any) -> Console:
-    # Parts of addresses and fingerprints, such as `:ab:`, are names of emojis.
+    # No emojis: parts of addresses and fingerprints, such as `:ab:`, are names of some.
     console = Console(soft_wrap=True, highlight=False, emoji=False, **more)
     if not console.is_terminal:  # programs read lines
         console.width = _UNBROKEN
-    elif console.width < 1:  # `COLUMNS=0`, and terminals that do not know theirs
+    elif console.width < 1:  # `COLUMNS=0`, or a terminal that reports no width
         console.width = _USUAL
     return console
 
 
 @contextmanager
 def _on_stdout() -> Iterator[None]:
-    """Turn errors of writing to stdout into ones that name it; the system's do not."""
+    """Turn errors of writing to stdout, which name no file, into errors that name stdout."""
     try:
         yield
     except BrokenPipeError:  # the reader has closed the pipe

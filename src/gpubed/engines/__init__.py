@@ -1,1 +1,1 @@
-"""Who drives a stack: Pulumi's CLI, or the engine of our own."""
+"""The engines that drive a Pulumi stack: Pulumi's CLI, or the embedded engine."""

@@ -17,15 +17,16 @@ from pulumi import automation
 
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.engines.embedded import EventSink, LogEvent, ResourceEvent, Result, child
-from gpubed.engines.embedded.cipher import OPENED_BY
+from gpubed.engines.embedded.cipher import WRONG_KEY_HINT
 from gpubed.engines.embedded.events import last_words
 
 Verb = Literal["preview", "up", "refresh", "destroy"]
-# Cloud plugins wait for ever for a service that accepts a connection and never answers.
-SILENCE_S = 1800.0  # what Pulumi's OpenStack plugin itself waits for a server
-REMARK_S = 60.0
+# Without a limit, cloud plugins wait for ever for a service that accepts connections but never
+# answers. Pulumi's OpenStack plugin waits as long for a server.
+SILENCE_S = 1800.0
+REMARK_S = 60.0  # silence after which a warning is shown
 _DYNAMIC = "pulumi-python:"  # dynamic providers have their own limits and progress
-_SEALED_OTHERWISE = "incorrect passphrase"
+_WRONG_KEY = "incorrect passphrase"
 # The CLI's last line, whatever failed.
 _SUMMARIES = ("preview failed", "update failed", "refresh failed", "destroy failed")
 
@@ -38,15 +39,15 @@ def operate(
     sink: EventSink,
     **options: bool,
 ) -> Result:
-    """Let the CLI work on a stack; its outputs are left out of the result.
+    """Run an operation of the CLI on a stack; the result has no outputs.
 
-    `root` is the folder of Pulumi.yaml, `variables` have the CLI's state and passphrase, `options`
-    go to the Automation API's method.
+    `root` is the folder of Pulumi.yaml, `variables` name the CLI's state and passphrase, `options`
+    are those of the Automation API's method.
 
     Raises `PrerequisiteMissing` if the SDK does not go with the CLI's version, `GpubedError` if the
     CLI failed, or was silent for half an hour.
     """
-    # Workers need GPUBED_… and this Python; the CLI gets nothing else of the environment.
+    # Of the environment, the CLI gets only what workers need: GPUBED_… and this Python.
     kept = {key: value for key, value in os.environ.items() if key.startswith("GPUBED_")}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     workspace = automation.LocalWorkspaceOptions(
@@ -54,10 +55,10 @@ def operate(
     )
     started, run = time.monotonic(), _Run(sink, verb == "preview")
     with run.translated():
-        there = automation.create_or_select_stack(
+        selected = automation.create_or_select_stack(
             stack_name=stack, work_dir=str(root), opts=workspace
         )
-        getattr(there, verb)(on_event=run.handle, on_output=lambda _line: None, **options)
+        getattr(selected, verb)(on_event=run.handle, on_output=lambda _line: None, **options)
     changes = Counter(step.op for step in run.steps)
     return Result(changes, tuple(run.steps), {}, time.monotonic() - started)
 
@@ -89,8 +90,8 @@ class _Run:
             ) from error
         except automation.errors.CommandError as error:
             text = str(error)
-            if _SEALED_OTHERWISE in text:
-                raise GpubedError(f"Pulumi: {_SEALED_OTHERWISE}", OPENED_BY) from error
+            if _WRONG_KEY in text:
+                raise GpubedError(f"Pulumi: {_WRONG_KEY}", WRONG_KEY_HINT) from error
             if self._silent:
                 raise GpubedError(
                     f"ended, since the testbed is silent: {self._silent}",
@@ -111,12 +112,12 @@ class _Run:
                 self._step(done.metadata, "done")
         elif failed := event.res_op_failed_event:
             self._step(failed.metadata, "failed")
-        elif (said := event.diagnostic_event) and not said.ephemeral and said.severity != "debug":
-            # With debugging on, plugins log everything they send, secrets included.
-            message = said.message.strip()
-            if said.severity == "error" and message not in (*self._errors, *_SUMMARIES):
+        elif (log := event.diagnostic_event) and not log.ephemeral and log.severity != "debug":
+            # Debug messages of plugins hold everything they send, secrets included.
+            message = log.message.strip()
+            if log.severity == "error" and message not in (*self._errors, *_SUMMARIES):
                 self._errors.append(last_words(message))
-            self._sink(LogEvent(said.severity, message, said.urn or None))
+            self._sink(LogEvent(log.severity, message, log.urn or None))
 
     def _step(self, metadata: automation.StepEventMetadata, status: str) -> None:
         if "::pulumi:providers:" in metadata.urn and metadata.urn.endswith("::default"):
@@ -130,8 +131,7 @@ class _Run:
             type=metadata.type,
             name=metadata.urn.rsplit("::", 1)[-1],
             seconds=now - since if status in ("done", "failed") else None,
-            # Some reasons are known to the driver alone, such as a failed node: no input differs
-            # then.
+            # May be empty: only the driver knows reasons such as a failed node.
             why=tuple(metadata.diffs or metadata.keys or ()),
         )
         if status == "started":

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from gpubed.engines.embedded import Engine, EventSink, Result
 
 EngineName = Literal["cli", "embedded"]
-# With these, plain `pulumi` would use another passphrase, or write a state that the embedded engine
-# does not find or cannot read.
+# Variables with which plain `pulumi` would use another passphrase, or write a state that the
+# embedded engine does not find or cannot read.
 UNSET = (
     "PULUMI_CONFIG_PASSPHRASE",
     "PULUMI_DIY_BACKEND_GZIP",
@@ -66,8 +66,8 @@ def _require_unsealed(project: Project, passphrase: Path) -> None:
         states = (project.pulumi / ".pulumi" / "stacks").glob(f"*/{name}.json")
         aside = "".join(f"; mv {quote(str(state))} {quote(f'{state}.sealed')}" for state in states)
         raise PrerequisiteMissing(
-            f"{passphrase} is lost: it opens the state of {name}",
-            f"put it back; if nobody has it: rm {quote(str(config))}{aside}   "
+            f"{passphrase} is lost, which decrypts the state of {name}",
+            f"put it back; if it is lost for good: rm {quote(str(config))}{aside}   "
             f"(then: gpubed audit {name} --adopt takes over what exists)",
         )
 
@@ -87,7 +87,7 @@ def environment(paths: ClusterPaths) -> dict[str, str]:
         "PULUMI_SKIP_UPDATE_CHECK": "true",
         # Else the CLI fetches a plugin for every installed package.
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
-        # This interpreter has what the program imports.
+        # This interpreter has the packages that the program imports.
         "PULUMI_PYTHON_CMD": sys.executable,
         "GPUBED_ROOT": str(project.root),
         # gRPC's fork handlers would end the program, which starts processes during calls.
@@ -109,36 +109,32 @@ class Stack:
 
     def preview(self, sink: EventSink, *, refresh: bool = False) -> Result:
         """Compute what `up` would do; `refresh` reads every resource first."""
-        if self.engine == "embedded":
-            return self._embedded().preview(sink, refresh=refresh)
-        return self._cli("preview", sink, refresh=refresh)
+        return self._operate("preview", sink, refresh=refresh)
 
     def up(self, sink: EventSink) -> Result:
-        """Make the cluster what its specification says."""
-        if self.engine == "embedded":
-            return self._embedded().up(sink)
-        return self._cli("up", sink)
+        """Create, update and delete resources as the specification says."""
+        return self._operate("up", sink)
 
     def refresh(self, sink: EventSink) -> Result:
         """Read every resource from the testbed; drop those that are gone from the state.
 
         Pending creations of a killed run are cleared: drivers adopt their leftovers.
         """
-        if self.engine == "embedded":
-            return self._embedded().refresh(sink, clear_pending_creates=True)
-        return self._cli("refresh", sink, clear_pending_creates=True)
+        return self._operate("refresh", sink, clear_pending_creates=True)
 
     def mend(self) -> None:
-        """Mark volumes as retained: former versions did not, and deleted their data."""
+        """Mark volumes as retained; states of former versions lack that, and would lose data."""
         self._embedded().edit(
             lambda resources: [
-                {**one, "retainOnDelete": True} if one["type"].endswith(":Volume") else one
-                for one in resources
+                {**resource, "retainOnDelete": True}
+                if resource["type"].endswith(":Volume")
+                else resource
+                for resource in resources
             ]
         )
 
     def interrupted(self) -> bool:
-        """Return whether an earlier run was killed while it created something."""
+        """Return whether an earlier run was killed while it created a resource."""
         return bool(self.export().get("deployment", {}).get("pending_operations"))
 
     def has_resources(self) -> bool:
@@ -147,9 +143,8 @@ class Stack:
 
     def destroy(self, sink: EventSink) -> Result:
         """Remove every resource, then the stack itself."""
-        ours = self._embedded()
-        result = ours.destroy(sink) if self.engine == "embedded" else self._cli("destroy", sink)
-        ours.remove()
+        result = self._operate("destroy", sink)
+        self._embedded().remove()
         return result
 
     def outputs(self) -> Mapping[str, Any]:
@@ -170,7 +165,10 @@ class Stack:
             worker_environment={"GPUBED_ROOT": str(project.root)},
         )
 
-    def _cli(self, verb: automation.Verb, sink: EventSink, **options: bool) -> Result:
+    def _operate(self, verb: automation.Verb, sink: EventSink, **options: bool) -> Result:
+        if self.engine == "embedded":
+            result: Result = getattr(self._embedded(), verb)(sink, **options)
+            return result
         # The Automation API loads the whole SDK.
         from gpubed.engines import automation
 
@@ -178,7 +176,7 @@ class Stack:
         if verb != "preview":
             self._embedded().require_free()
         (project.pulumi / "config").mkdir(parents=True, exist_ok=True)
-        was_there = self._files()
+        before = self._files()
         try:
             result = automation.operate(
                 verb, self.paths.name, project.root, environment(self.paths), sink, **options
@@ -187,10 +185,10 @@ class Stack:
             # The CLI creates a missing stack even for a preview. Keep the files of an `up` that
             # runs meanwhile.
             if verb == "preview" and runlock.holder(self.paths.state) is None:
-                for made in self._files() - was_there:
-                    made.unlink()
+                for created in self._files() - before:
+                    created.unlink()
         return result if verb == "destroy" else replace(result, outputs=self.outputs())
 
     def _files(self) -> set[Path]:
-        kept, name = self.paths.project.pulumi, self.paths.name
-        return {*kept.glob(f".pulumi/stacks/*/{name}.json*"), *kept.glob(f"config/*.{name}.yaml")}
+        root, name = self.paths.project.pulumi, self.paths.name
+        return {*root.glob(f".pulumi/stacks/*/{name}.json*"), *root.glob(f"config/*.{name}.yaml")}

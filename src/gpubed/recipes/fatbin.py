@@ -1,4 +1,4 @@
-"""Reads from a Python wheel's libraries for which GPU architectures they contain code.
+"""Reads the GPU architectures that the libraries of a Python wheel contain code for.
 
 CUDA compilers embed GPU code as *fatbins*: a header (magic, version, sizes), then
 one entry per architecture, machine code (cubin) or PTX. The headers are never
@@ -25,8 +25,8 @@ _HEADER = struct.Struct("<8xQ")
 # Kind, version, size of this header, size of the code; the architecture is at byte 28.
 _ENTRY = struct.Struct("<H2xIQ12xI")
 _PTX, _CUBIN = 1, 2
-# An architecture with less than this share of the code of the largest one has only a few
-# special kernels, so that the library cannot run on it.
+# An architecture with less than this share of the largest one's entries has only a few special
+# kernels, and the library cannot run on it.
 _STRAY = 0.02
 
 
@@ -65,9 +65,9 @@ def of_wheel(wheel: Path) -> dict[str, Architectures]:
         for member in archive.infolist():
             if ".so" in Path(member.filename).suffixes:
                 with archive.open(member) as stream:
-                    carried = of_library(stream)
-                if carried.cubin or carried.ptx:
-                    found[member.filename] = carried
+                    code = of_library(stream)
+                if code.cubin or code.ptx:
+                    found[member.filename] = code
     return found
 
 

@@ -27,8 +27,8 @@ from gpubed.core.paths import recipes
 from gpubed.recipes.fatbin import Architectures
 
 _HASH = re.compile(r"--hash=(sha256:[0-9a-f]{64})\b")
-# Packages whose code does not decide which GPUs a recipe serves: sparse tensor
-# cores exist from Ampere on, and nothing calls NVSHMEM unless a program asks for it.
+# Packages that a recipe's GPUs need not support: sparse tensor cores exist from Ampere on, and
+# only programs that ask for NVSHMEM use it.
 _NOT_DECISIVE = ("nvidia-cusparselt", "nvidia-nvshmem")
 _RECORD = TypeAdapter(dict[str, dict[str, Architectures]])
 
@@ -128,16 +128,17 @@ class Recipe(_Model):
     def wanted(self) -> list[Requirement]:
         """Return the requirements in `requirements.in`."""
         path = self.folder / "requirements.in"
-        asked = reading.file(path, f"gpubed recipe check {self.name}")
-        lines = (line.partition("#")[0].strip() for line in asked.text().splitlines())
+        file = reading.file(path, f"gpubed recipe check {self.name}")
+        lines = (line.partition("#")[0].strip() for line in file.text().splitlines())
         try:
             return [Requirement(line) for line in lines if line]
         except InvalidRequirement as error:
-            raise asked.refusal(str(error)) from None
+            raise file.refusal(str(error)) from None
 
     def measured(self) -> dict[str, dict[str, Architectures]]:
         """Return the architectures of the packages, by `name==version` and library."""
-        return read_record(self.record_path) if self.record_path.is_file() else {}
+        path = self.record_path
+        return reading.file(path, f"correct {path}").json(_RECORD) if path.is_file() else {}
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ class Locked:
 
     Attributes:
         name: Normalized name.
-        marker: On which machines it is installed; None for all.
+        marker: The condition under which it is installed; None if always.
         hashes: Hashes of all acceptable files.
     """
 
@@ -180,15 +181,9 @@ def content(name: str) -> dict[str, Any]:
 def load(name: str) -> Recipe:
     """Return a recipe."""
     if name not in names():
-        known = ", ".join(names())
-        raise UsageError(f"there is no recipe {name!r}", f"recipes: {known}")
+        raise UsageError(f"there is no recipe {name!r}", f"recipes: {', '.join(names())}")
     path = recipes() / name / "recipe.yml"
     return reading.file(path, f"correct {path}").yaml(Recipe)
-
-
-def normal(name: str) -> str:
-    """Return the normal form of a package's name."""
-    return canonicalize_name(name)
 
 
 def serving(capability: str) -> list[str]:
@@ -221,16 +216,11 @@ def parse_lock(text: str) -> Iterator[Locked]:
         if not equal:
             raise ValueError(f"not an exact version: {line[:80]}")
         yield Locked(
-            normal(name),
+            canonicalize_name(name),
             version,
             Marker(marker) if marker else None,
             tuple(_HASH.findall(line)),
         )
-
-
-def read_record(path: Path) -> dict[str, dict[str, Architectures]]:
-    """Read the architectures of packages, by `name==version` and library."""
-    return reading.file(path, f"correct {path}").json(_RECORD)
 
 
 def write_record(path: Path, record: dict[str, dict[str, Architectures]]) -> None:
@@ -239,13 +229,13 @@ def write_record(path: Path, record: dict[str, dict[str, Architectures]]) -> Non
 
 
 def unserved(recipe: Recipe, record: dict[str, dict[str, Architectures]]) -> list[str]:
-    """Return which GPUs of a recipe the packages lack code for, a sentence for each gap."""
+    """Return a sentence for each package and GPU of a recipe for which code is missing."""
     lacking = []
     for package, libraries in sorted(record.items()):
         if not libraries or package.startswith(_NOT_DECISIVE):
             continue
         for capability in recipe.gpus.architectures:
-            # A single library may be for some GPUs only; the package must serve all.
-            if not any(carried.serve(capability) for carried in libraries.values()):
+            # A single library may support some GPUs only; the package must support all.
+            if not any(code.serve(capability) for code in libraries.values()):
                 lacking.append(f"{package} has no code for compute capability {capability}")
     return lacking

@@ -1,5 +1,5 @@
-"""What a campaign has measured: read, put together, drawn and written.
+"""Reports of campaigns: reads, analyses, plots and writes what `gpubed bench` measured.
 
-Deliberately absent: whatever measures. A report reads the files that `gpubed bench` wrote, and
-nothing of the cluster, so it can be made when the nodes are gone.
+Deliberately absent: any measuring. A report reads the files of `gpubed bench` and nothing from the
+cluster, so it can be made after `down`.
 """

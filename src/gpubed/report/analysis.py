@@ -1,4 +1,4 @@
-"""What a campaign's points say, all together."""
+"""Analyses the points of a campaign."""
 
 from __future__ import annotations
 
@@ -18,20 +18,23 @@ from gpubed.report.scaling import Comparison, Series
 from gpubed.report.steps import Limit, Step, Straggling
 
 _WORK = WORK
-# They say how much is computed, not how; throughputs of different amounts are no ratio.
+# Factors that change how much is computed; throughputs of their values are not compared.
 _AMOUNTS = {*wording.SCALES, "batch", "batch_size", "image_size", "model"}
 _AMOUNTS |= {"epochs", "steps", "seed"}
 
 
 def versions(points: Iterable[Record]) -> list[dict[str, Any]]:
-    """Return the versions of software in the metric `versions` of `runs` of the `of` that tell."""
+    """Return the versions of the job's software, from the metric `versions`.
+
+    Each has the number of `runs` with that version, and `of` how many runs reported versions.
+    """
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     of = 0
-    for told in (point.metrics.get("versions") for point in points if point.status == "ok"):
-        named = told.items() if isinstance(told, dict) else ()
-        known = [(name, version) for name, version in named if isinstance(version, str)]
-        of += bool(known)
-        for name, version in known:
+    for metric in (point.metrics.get("versions") for point in points if point.status == "ok"):
+        items = metric.items() if isinstance(metric, dict) else ()
+        reported = [(name, version) for name, version in items if isinstance(version, str)]
+        of += bool(reported)
+        for name, version in reported:
             counts[name][version] += 1
     return [
         {"name": name, "version": version, "runs": runs, "of": of}
@@ -45,7 +48,7 @@ class Analysis:
     """The contents of a campaign's report.
 
     Attributes:
-        metric: The metric that stands for a point, as in the table of `gpubed bench`.
+        metric: The metric that a point is judged by, as in the table of `gpubed bench`.
         throughput: The metric of ratios: `metric` if that is a rate, else another rate.
     """
 
@@ -67,7 +70,7 @@ class Analysis:
         return tuple(group for group in self.groups if group.count(self.metric) == 1)
 
     def stopped(self) -> Iterator[tuple[str, int, int]]:
-        """Yield each metric of `stop`, at how many points it became narrow, and of how many."""
+        """Yield each metric of `stop`, the number of points with a narrow interval, and of all."""
         repeated: dict[Stop, list[Group]] = defaultdict(list)
         for group in self.groups:
             if stop := self.measured.of(group.settings).campaign.stop:
@@ -78,7 +81,7 @@ class Analysis:
 
     @property
     def failed(self) -> tuple[Record, ...]:
-        """Repetitions that ended badly."""
+        """Repetitions that failed."""
         return tuple(point for point in self.measured.points if point.status == "failed")
 
     def document(self) -> dict[str, Any]:
@@ -101,13 +104,13 @@ class Analysis:
 
 
 def analyse(measured: Measured) -> Analysis:
-    """Put a campaign's points together."""
+    """Analyse a campaign's points."""
     found = groups.made(measured)
     numbers = _numbers(measured, found)
     stops = [part.campaign.stop for part in measured.each]
-    # What points were repeated for stands for them, where they were.
-    asked = [stop.metric for stop in stops if stop and stop.metric in numbers]
-    metric = main_metric(next(iter(asked), None), numbers) or None
+    # The metric of `stop`, if points were repeated for it.
+    preferred = [stop.metric for stop in stops if stop and stop.metric in numbers]
+    metric = main_metric(next(iter(preferred), None), numbers) or None
     if metric is not None:
         why = {"status": "failed", "reason": f"it gave no {metric}"}
         points = (
@@ -122,7 +125,7 @@ def analyse(measured: Measured) -> Analysis:
     throughput = main_metric(metric, rates) or None
     scale = next((name for name in wording.SCALES if name in measured.campaign.factors), None)
     series: tuple[Series, ...] = ()
-    # What a link brings does not grow with the number of nodes.
+    # A link's throughput does not grow with the number of nodes.
     if throughput and scale and throughput.endswith(_WORK):
         uneven = any(scaling.uneven(part.campaign, scale) for part in measured.each)
         series = tuple(scaling.series(found, throughput, scale, uneven=uneven))
@@ -151,7 +154,7 @@ def _numbers(measured: Measured, found: Iterable[Group]) -> list[str]:
 def _comparisons(
     measured: Measured, found: Sequence[Group], throughput: str | None, scale: str | None
 ) -> Iterator[Comparison]:
-    # A node by itself uses no link.
+    # A single node uses no link.
     several = [group for group in found if scale is None or groups.size(group, scale) != 1]
     for factor in measured.campaign.factors if throughput else ():
         if factor == measured.factor:
@@ -171,9 +174,9 @@ def _missing(measured: Measured) -> Iterator[str]:
             own, of = ended[id_], campaign.repeat
             good = [point.figures for point in own if point.status == "ok"]
             stop = campaign.stop
-            known = stop and is_narrow(
+            stopped = stop and is_narrow(
                 stop, [figures[stop.metric] for figures in good if stop.metric in figures]
             )
-            if len(own) < of and not known:
+            if len(own) < of and not stopped:
                 named = wording.settings({**place, **settings})
                 yield f"{named}: {len(own)} of {of} repetitions" if own else named

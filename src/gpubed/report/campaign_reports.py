@@ -13,10 +13,10 @@ from gpubed.nodes.ssh import SSH, CommandFailed, Unreachable
 from gpubed.report.read import Measured
 
 LINK = "campaign-reports"
-"""What the folder is called among the notebooks."""
+"""Name of the link in the notebooks' folder."""
 _ANSWER_S = 5.0
-# In the folder of others a link could lead anywhere. A draft that nobody finished goes. Only
-# JupyterLab's account can read the notebooks' folder.
+# Creates a draft folder. Refuses folders and links of other users, which could lead anywhere;
+# removes abandoned drafts. `sudo`: only JupyterLab's account can read the notebooks' folder.
 _BEGIN = """
 set -eu
 umask 022
@@ -37,7 +37,8 @@ printf '%s\\n' "$campaign" >"$draft/.campaign"
 for folder; do mkdir -p "$draft/$folder"; done
 echo "$draft"
 """
-# A report that is new comes at once; of one that is replaced the page comes last.
+# Puts the draft in its place. A new report appears as a whole; when an earlier report is replaced,
+# the page comes last.
 _END = """
 set -eu
 umask 022
@@ -67,7 +68,7 @@ def place(cluster: Cluster, measured: Measured, written: Sequence[Path]) -> str:
     campaign, page = measured.campaign, written[0]
     shared = cluster.plan.spec.storage.shared.path
     reports, link = f"{shared}/reports", f"{shared}/notebooks/{LINK}"
-    # The day and time when the campaign began come first.
+    # Sorted by the time when the campaign began.
     name = f"{campaign.started:%Y%m%d-%H%M%S}-{measured.folder.name}{measured.suffix}"
     identity = f"{campaign.uuid} {campaign.started.isoformat()} {campaign.name}"
     files = {path: path.relative_to(page.parent).as_posix() for path in written}

@@ -1,6 +1,6 @@
-"""Repetitions of a point, put together.
+"""Groups the repetitions of each point.
 
-Every interval is of 95 %, and there is none where a point was measured only once.
+Intervals are 95 % confidence intervals; points that were measured only once have none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpubed.report import wording
 from gpubed.report.read import Measured, Value
 
 _MOST_NODES = 1_000_000
-LEAST = 1e-30  # a throughput below is none
+LEAST = 1e-30  # smaller throughputs count as none
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Group:
-    """The repetitions of a point: `points` ended well; `varied` settings differ among points."""
+    """The repetitions of a point."""
 
     id: str
     settings: Mapping[str, Value]
-    varied: tuple[str, ...]
-    points: tuple[Record, ...]
-    failed: tuple[Record, ...]
+    varied: tuple[str, ...]  # names of the settings that differ among the campaign's points
+    points: tuple[Record, ...]  # successful repetitions
+    failed: tuple[Record, ...]  # failed repetitions
 
     @cached_property
     def summaries(self) -> dict[str, Summary]:
@@ -58,27 +58,27 @@ class Group:
         return [p.figures[metric] for p in self.points if metric in p.figures]
 
     def count(self, metric: str | None) -> int:
-        """Return how many repetitions measured a metric; without one, how many there are."""
+        """Return how many repetitions reported a metric; all if `metric` is None."""
         return len(self.points) if metric is None else len(self.values(metric))
 
     def mean(self, metric: str) -> float | None:
-        """Return the mean of a metric; None where it was not measured."""
+        """Return the mean of a metric; None if it was not measured."""
         found = self.summaries.get(metric)
         return found.mean if found else None
 
     def half_width(self, metric: str) -> float | None:
-        """Return half of the width of its 95 % interval."""
+        """Return half the width of a metric's 95 % interval; None without repetitions."""
         return intervals.half_width(self.values(metric))
 
     def others(self, *names: str) -> dict[str, Value]:
-        """Return the settings without those."""
+        """Return the settings except the named ones."""
         return {name: value for name, value in self.settings.items() if name not in names}
 
     def named(self, *without: str) -> str:
-        """Return a name of the settings that tell it from other points, without some."""
+        """Write the settings that differ among points, `without` some, as a name."""
         rest = self.others(*without)
-        telling = {name: value for name, value in rest.items() if name in self.varied}
-        return wording.settings(telling or rest)
+        differing = {name: value for name, value in rest.items() if name in self.varied}
+        return wording.settings(differing or rest)
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document."""
@@ -91,7 +91,7 @@ class Group:
 
 
 def made(measured: Measured) -> tuple[Group, ...]:
-    """Return the groups in the campaigns' order, those of a series beside each other."""
+    """Return the groups in the order of the campaigns, with the groups of a series together."""
     repeated: dict[Key, list[Record]] = defaultdict(list)
     for point in measured.points:
         repeated[key(point.settings)].append(point)
@@ -128,7 +128,7 @@ def size(group: Group, scale: str) -> int:
 
 
 def ratio(one: Group, other: Group, metric: str, *, times: float = 1.0) -> Ratio:
-    """Return the ratio of two means, times a factor; with an interval, of geometric means."""
+    """Return the ratio of two means, times a factor; of geometric means if there is an interval."""
     if one.points == other.points:
         return Ratio(times, times, times, P(1, 1)) if len(one.values(metric)) > 1 else Ratio(times)
     found = intervals.quotient([one.values(metric)], [other.values(metric)], times=times)

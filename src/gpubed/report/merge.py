@@ -1,4 +1,4 @@
-"""Campaigns of one job, put together as one: which of them a point is of is a factor of it."""
+"""Merges campaigns of one job into one, with a factor that names each point's campaign."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ from gpubed.report.groups import Group
 from gpubed.report.read import WITH_OTHERS, Measured, Value
 from gpubed.report.scaling import Comparison
 
-_WORLD = "world_size"  # the metric that says in how many ranks a point ran
+_WORLD = "world_size"  # the metric with the number of ranks
 _OTHER = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def put(campaigns: Sequence[Measured]) -> Measured:
     """Return several campaigns as one, with a factor for the campaign.
 
-    Points also get the settings that others vary and their campaign fixes, or fixes otherwise;
-    and their number of ranks if they name neither nodes nor ranks. The others are compared with
-    the first campaign.
+    Points also get those fixed settings of their campaign that differ in other campaigns, and their
+    number of ranks if they set neither nodes nor ranks. All campaigns are compared with the first.
 
     Raises:
-        UsageError: One is there twice, they are of several jobs, simulated GPUs would stand
-            beside others, or they have no metric in common.
+        UsageError: A campaign is listed twice, or the campaigns have different jobs, simulated and
+            real GPUs, or no metric in common.
     """
     first, labels = campaigns[0], _labels(campaigns)
     parts = tuple(replace(one, label=label) for one, label in zip(campaigns, labels, strict=True))
@@ -59,7 +58,7 @@ def put(campaigns: Sequence[Measured]) -> Measured:
     schema = first.campaign.contract
     return Measured(
         first.folder,
-        # What is in it was looked at before; a folder may have a name that is no text.
+        # Not validated again: folders, whose names are in the labels, may have invalid UTF-8.
         Header.model_construct(contract=schema, started=first.campaign.started, **document),
         {"schema": schema, **document, "started": first.document["started"]},
         tuple(points),
@@ -77,10 +76,10 @@ def shared(measured: Measured, metrics: Iterable[str]) -> list[str]:
 
 
 def comparisons(measured: Measured, found: Iterable[Group], metric: str) -> Iterator[Comparison]:
-    """Compare each campaign's points with those of the first that has such, all else equal.
+    """Compare each campaign's points with the equal points of the first campaign that has them.
 
-    They are equal if they ran in as many ranks, on as many nodes or not. Where no campaign varies
-    the links' rate, it belongs to where a point was measured.
+    Points are equal if all settings and the number of ranks are; the number of nodes may differ. If
+    no campaign varies the links' rate, it counts as a property of the cluster, and may differ.
     """
     varied = any(len(p.campaign.factors.get(RATE, ())) > 1 for p in measured.parts)
     factor = measured.factor
@@ -97,7 +96,7 @@ def comparisons(measured: Measured, found: Iterable[Group], metric: str) -> Iter
 
 
 def apart(measured: Measured, found: Iterable[Group], compared: Iterable[Comparison]) -> list[str]:
-    """Return the labels of campaigns without any point that is compared with another's."""
+    """Return the labels of campaigns of which no point is compared with another campaign."""
     pairs = [(one.value, one.against) for one in compared if one.factor == measured.factor]
     ended = (group for group in found if measured.parts and group.points)
     labels = dict.fromkeys(group.settings[measured.factor] for group in ended)
@@ -105,7 +104,7 @@ def apart(measured: Measured, found: Iterable[Group], compared: Iterable[Compari
 
 
 def _size(group: Group) -> object:
-    """Return how large a point is: in ranks, if the job tells, else as its settings have it."""
+    """Return a point's size: the ranks that the job reports, else its nodes and ranks settings."""
     return group.mean(_WORLD) or tuple(group.settings.get(name) for name in wording.SCALES)
 
 
@@ -118,7 +117,7 @@ def _common(group: Group, base: Group, factor: str) -> Group:
 
 
 def _labels(campaigns: Sequence[Measured]) -> list[str]:
-    # Folders' names, as they are typed: what was copied here may have another cluster's within.
+    # The folders' names, as users type them: a copied campaign names another cluster inside.
     clusters = [one.folder.parents[1].name for one in campaigns]
     names = [
         cluster if clusters.count(cluster) == 1 else f"{cluster}/{one.folder.name}"
@@ -137,7 +136,7 @@ def _require_comparable(parts: Sequence[Measured]) -> None:
             twice = f"campaign {part.folder.name} of cluster {part.folder.parents[1].name}"
             raise UsageError(f"{twice} is there twice", "name each campaign once")
     _require_one(parts, "they are of several jobs", lambda part: part.campaign.job)
-    kinds = "figures of simulated GPUs and others make no ratio"
+    kinds = "figures of simulated and real GPUs cannot be compared"
     _require_one(parts, kinds, lambda part: f"{'' if part.simulated else 'not '}simulated")
     ended = [part for part in parts if _numbers(part)]
     if ended and not set.intersection(*(set(_figures(part)) for part in ended)):
@@ -167,7 +166,7 @@ def _figures(measured: Measured) -> list[str]:
 
 
 def _fixed(parts: Sequence[Measured]) -> list[dict[str, Value]]:
-    """Return each campaign's fixed settings that another varies, or fixes otherwise."""
+    """Return each campaign's fixed settings that another campaign varies or fixes differently."""
     every = [part.campaign.fixed for part in parts]
     alike = frozenset.intersection(*map(key, every))
     varied = {name for part in parts for name in part.campaign.factors}
@@ -193,7 +192,7 @@ def _point(
         "settings": {**place, **point.settings, **fixed, **size, **place},
     }
     ranks = point.metrics.get("ranks")
-    if isinstance(ranks, list):  # each cluster has a node-0 of its own
+    if isinstance(ranks, list):  # host names such as node-0 are the same on several clusters
         told = [
             {**rank, "host": f"{rank.get('host') or 'a rank'} of {label}"}
             for rank in ranks

@@ -1,7 +1,7 @@
-"""Writes the report's page: one HTML file that loads nothing.
+"""Writes the report's page: one HTML file that loads no other file.
 
 Each plot is included as SVG and as a Vega-Lite specification, which the bundled Vega makes
-interactive where scripts may run. The page's policy admits only that script.
+interactive if scripts may run. The page's content security policy allows only that script.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def html(analysis: Analysis, drawn: dict[Figure, str]) -> str:
 
 
 def of_run(one: Record, drawn: dict[Figure, str]) -> str:
-    """Return the page of a run: its figures, its curves, and how it was made."""
+    """Return the page of a run: its figures, its curves, and the command that repeats it."""
     numbers = {name: v for name, v in one.metrics.items() if isinstance(v, int | float | str)}
     return _rendered(
         drawn,
@@ -132,7 +132,7 @@ def _facts(measured: Measured) -> dict[str, str]:
 
 
 def _commands(measured: Measured) -> list[str]:
-    """Return shell lines that repeat the campaign, with text from files quoted."""
+    """Return shell lines that repeat the campaign, with all text from files quoted."""
     lines = []
     for part in measured.each:
         campaign = part.campaign
@@ -141,7 +141,7 @@ def _commands(measured: Measured) -> list[str]:
         lines += [_typed("gpubed", "up", campaign.cluster)] if campaign.cluster else []
         try:
             words = shlex.split(campaign.command)
-        except ValueError:  # no shell could read it either
+        except ValueError:  # unbalanced quotes
             words = [campaign.command]
         lines += [_typed(*words)] if campaign.command else []
     first, *others = [part.campaign for part in measured.each]

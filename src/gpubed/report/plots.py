@@ -1,7 +1,7 @@
-"""The plots of a report: Vega-Lite by Altair, and as SVG by vl-convert.
+"""The plots of a report: Vega-Lite specifications by Altair, rendered to SVG by vl-convert.
 
-Colours are Okabe and Ito's, which colour-blind people tell apart; series also differ in markers
-and dashes, and parts of bars carry their share in figures.
+Colours are those of Okabe and Ito, which colour-blind people can distinguish; series also differ in
+markers and dashes, and parts of bars are labelled with their share.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _DASHES = ([1, 0], [8, 4], [16, 3], [8, 3, 2, 3], [5, 3], [16, 3, 3, 3], [2, 2],
 _SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "wedge", "arrow")
 _ROWS = 40  # more do not fit a printed page
 _WIDTH, _HEIGHT = 760, 340
-_CELLS = 10  # nodes whose rates are readable within a matrix
-_SEEN = 0.08  # of a bar: less has no room for its figure
+_CELLS = 10  # larger matrices have no room for figures
+_LABELLED = 0.08  # smaller shares of a bar have no room for their figure
 _VEGA_LITE = "6.4"
 _CONFIG: dict[str, Any] = {
     "font": "system-ui, sans-serif",
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Figure:
-    """A plot in Vega-Lite's language; its name is that of its file, and unique on a page."""
+    """A plot as a Vega-Lite specification; `name` is its file's name, unique in a report."""
 
     name: str
     title: str
@@ -55,7 +55,7 @@ class Figure:
 
 
 def drawn(analysis: Analysis) -> list[Figure]:
-    """Return the plots that there are data for, in the order of the page."""
+    """Return the plots for which there are data, in the order of the page."""
     marks = ["simulated GPUs"] if analysis.measured.simulated else []
     if all(len(group.points) < 2 for group in analysis.groups):
         marks.append("no repetition")
@@ -72,7 +72,7 @@ def drawn(analysis: Analysis) -> list[Figure]:
 
 
 def of_curves(curves: Mapping[str, Sequence[tuple[float, float]]]) -> list[Figure]:
-    """Return a plot of each figure by step."""
+    """Return a plot of each curve, by step."""
     plots = list[Figure]()
     for number, (name, points) in enumerate(curves.items()):
         rows = [{"step": step, "value": value} for step, value in points]
@@ -84,7 +84,7 @@ def of_curves(curves: Mapping[str, Sequence[tuple[float, float]]]) -> list[Figur
 
 
 _Plot = tuple[str, str, Any]  # a name, a title, and an Altair chart
-_Line = tuple[list[dict[str, Any]], list[tuple[int, float]]]  # points, and where they would be
+_Line = tuple[list[dict[str, Any]], list[tuple[int, float]]]  # points, and the ideal line
 
 
 def _figure(name: str, title: str, chart: Any) -> Figure:
@@ -93,7 +93,7 @@ def _figure(name: str, title: str, chart: Any) -> Figure:
 
 
 def _data(rows: Iterable[Mapping[str, Any]]) -> alt.InlineData:
-    """Return rows as data; text without what XML cannot hold."""
+    """Return rows as data, without characters that XML does not allow."""
     return alt.InlineData(
         [{k: wording.clean(v) if isinstance(v, str) else v for k, v in row.items()} for row in rows]
     )
@@ -155,19 +155,19 @@ def _lines(series: Mapping[str, _Line], y_title: str, x_title: str) -> Any:
     )
     y = alt.Y("y:Q", title=y_title, scale=alt.Scale(domain=[0, top], nice=True))
 
-    def by_series(kind: Any, name: str, values: Sequence[Any]) -> Any:
+    def by_series(kind: Any, values: Sequence[Any]) -> Any:
         legend = alt.Legend(title=None, orient="bottom", columns=1 if len(labels) < 4 else 2)
         scale = alt.Scale(domain=labels, range=[*values[: len(labels)]])
-        return kind(f"{name}:N", scale=scale, legend=legend)
+        return kind("series:N", scale=scale, legend=legend)
 
-    colour = by_series(alt.Color, "series", COLOURS)
+    colour = by_series(alt.Color, COLOURS)
     picked = alt.selection_point(fields=["series"], bind="legend")
     faint = alt.condition(picked, alt.value(1), alt.value(0.15))
     base = alt.Chart(_data(rows)).encode(x=x, y=y, color=colour, opacity=faint)
     once = "datum.low === null"
     tooltip = ["series:N", alt.Tooltip("x:Q", title=x_title), *_shown(y_title)]
-    dashes = by_series(alt.StrokeDash, "series", _DASHES)
-    shape = by_series(alt.Shape, "series", _SHAPES)
+    dashes = by_series(alt.StrokeDash, _DASHES)
+    shape = by_series(alt.Shape, _SHAPES)
     spread = base.transform_filter("datum.low !== null").encode(y=alt.Y("low:Q"), y2="high:Q")
     return (
         alt.layer(
@@ -189,11 +189,11 @@ def _lines(series: Mapping[str, _Line], y_title: str, x_title: str) -> Any:
 
 def _shown(title: str) -> list[alt.Tooltip]:
     named = {"y:Q": title, "low:Q": "95 % from", "high:Q": "to"}
-    return [alt.Tooltip(name, title=said, format=".4g") for name, said in named.items()]
+    return [alt.Tooltip(field, title=text, format=".4g") for field, text in named.items()]
 
 
 def _most(rows: Iterable[Mapping[str, Any]], others: Iterable[float]) -> float:
-    """Return an axis's end; one interval that is far too wide must not hide the rest."""
+    """Return the end of an axis, limited so that one very wide interval does not hide the rest."""
     rows = [*rows]
     middle = max([*(row["y"] for row in rows), *others, 1e-30])
     return float(min(max([middle, *(row["high"] or 0.0 for row in rows)]), 3 * middle))
@@ -207,7 +207,7 @@ def _steps(analysis: Analysis) -> Iterator[_Plot]:
                 "part": wording.PARTS[part],
                 "order": place,
                 "share": share,
-                "written": wording.percent(share) if share >= _SEEN else "",
+                "written": wording.percent(share) if share >= _LABELLED else "",
                 "took": wording.figure(one.parts[part], "step_s"),
             }
             for one in panel
@@ -239,7 +239,7 @@ def _comparisons(analysis: Analysis) -> Iterator[_Plot]:
     measure = wording.metric(analysis.throughput or "")
     factors = dict.fromkeys(one.factor for one in analysis.comparisons)
     for number, factor in enumerate(factors):
-        # Only known factors are part of a file's name; others may have any name.
+        # Other factors may have names that are not usable in file names.
         stem = f"ratio-{factor}" if factor in ("rate", "framework") else f"ratio-{number}"
         found = [one for one in analysis.comparisons if one.factor == factor]
         what = {"rate": "link rate"}.get(factor, factor.replace("_", " "))
@@ -253,11 +253,11 @@ def _comparisons(analysis: Analysis) -> Iterator[_Plot]:
 
 
 def _stragglers(analysis: Analysis) -> Iterator[_Plot]:
-    said = "compute time of the slowest rank over the median of the others'"
+    x_title = "compute time of the slowest rank over the median of the others'"
     for name, of, panel in _parts("stragglers", analysis.stragglers, _ROWS):
         rows = [(one.group.named(), one.host or "a rank", one.ratio) for one in panel]
         title = f"The slowest rank's compute over the median of the others'{of}"
-        yield name, title, _ratios(rows, said)
+        yield name, title, _ratios(rows, x_title)
 
 
 def _ratios(rows: Sequence[tuple[str, str, Ratio]], x_title: str) -> Any:
@@ -277,7 +277,7 @@ def _ratios(rows: Sequence[tuple[str, str, Ratio]], x_title: str) -> Any:
         tooltip=["row:N", "kind:N", *_shown("ratio")],
     )
     several = len({row for row, *_ in rows}) < len(rows)
-    if several:  # kinds of a row, one above the other
+    if several:  # kinds of a row are drawn one above the other
         base = base.encode(yOffset=alt.YOffset("kind:N", scale=alt.Scale(domain=kinds)))
     spread = base.transform_filter("datum.low !== null").encode(
         x=alt.X("low:Q", title=x_title, scale=scale), x2="high:Q"

@@ -1,4 +1,4 @@
-"""A campaign's folder: what was asked for, and each repetition of a point that has ended."""
+"""Reads a campaign's folder: its header, and the repetitions that have ended."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from gpubed.core.text import nearest_name
 
 Value = bool | int | float | str | None
 WITH_OTHERS = "-with-others"
-"""How names end of what is about several campaigns, and is kept with the first of them."""
+"""Suffix of the names of common reports, which are kept with the first of their campaigns."""
 
 
 class Rank(Model):
-    """What one rank did, on average per step."""
+    """A rank's compute time in seconds, on average per step."""
 
     rank: int | None = None
     host: str = ""
@@ -32,7 +32,7 @@ class Rank(Model):
 
 @dataclass(frozen=True)
 class Broken:
-    """A file that could not be used."""
+    """A file that could not be read as a record."""
 
     file: str
     reason: str
@@ -40,13 +40,13 @@ class Broken:
 
 @dataclass(frozen=True)
 class Measured:
-    """The results of a campaign, or of several that were put together.
+    """The results of a campaign, or of several merged campaigns.
 
     Attributes:
         document: `campaign.json`, with keys that this version does not know.
         use: Each user's use of the nodes in the 24 hours before the report.
-        label: The campaign's label among several; empty if it is alone.
-        factor: The setting that names a point's campaign by its label.
+        label: The campaign's label among several; empty for a single campaign.
+        factor: The setting whose value is the label of a point's campaign.
     """
 
     folder: Path
@@ -61,7 +61,7 @@ class Measured:
 
     @property
     def each(self) -> tuple[Measured, ...]:
-        """The campaigns that are in it: of one, itself."""
+        """The merged campaigns; for a single campaign, itself."""
         return self.parts or (self,)
 
     @property
@@ -76,7 +76,7 @@ class Measured:
 
     @property
     def simulated(self) -> bool:
-        """Whether GPUs were simulated in any of it."""
+        """Whether GPUs were simulated at any point."""
         return self.campaign.simulated or any(p.metrics.get("simulated") for p in self.points)
 
 
@@ -86,37 +86,36 @@ def names(paths: ClusterPaths) -> list[str]:
 
 
 def chosen(paths: ClusterPaths, name: str | None) -> str:
-    """Return the campaign that is meant: by its name, its file, or its folder; else the newest.
+    """Return the name of a campaign, given its name, file or folder; by default the newest.
 
     Raises:
-        Unreadable: Which one is the newest cannot be told.
+        Unreadable: A campaign's header, which has its time, cannot be read.
     """
-    known = names(paths)
-    if not known:
+    measured = names(paths)
+    if not measured:
         raise UsageError(
             f"no campaign was run on {paths.name} yet", f"gpubed bench {paths.name} smoke"
         )
     if name is None:
-        return max(known, key=lambda one: _campaign(paths.campaigns / one)[0].started)
+        return max(measured, key=lambda name: _campaign(paths.campaigns / name)[0].started)
     given = Path(name)
     by_file = given.suffix in (".yml", ".yaml")
     wanted = given.stem if by_file else given.name
     folder = paths.campaigns / wanted
-    # A path may lead to a campaign of this name on another cluster.
-    meant = by_file or given.parent in (Path(), Path("campaigns"))
-    if wanted not in known or not (meant or (given.exists() and given.samefile(folder))):
+    # Another path may be that of a campaign of this name on another cluster.
+    is_name = by_file or given.parent in (Path(), Path("campaigns"))
+    if wanted not in measured or not (is_name or (given.exists() and given.samefile(folder))):
         raise UsageError(
-            f"there is no campaign {name!r} in {paths.campaigns}",
-            nearest_name(wanted, known),
+            f"there is no campaign {name!r} in {paths.campaigns}", nearest_name(wanted, measured)
         )
     return wanted
 
 
 def load(paths: ClusterPaths, name: str) -> Measured:
-    """Read a campaign; points that cannot be used are left out, and named.
+    """Read a campaign; unreadable records are listed in `broken`.
 
     Raises:
-        Unreadable: What was asked for is not known.
+        Unreadable: The campaign's header cannot be read.
     """
     folder = paths.campaigns / name
     campaign, document = _campaign(folder)
@@ -131,7 +130,7 @@ def load(paths: ClusterPaths, name: str) -> Measured:
 
 
 def ranks(point: Record) -> list[Rank]:
-    """Return what each rank did; empty where the job does not tell, or not so that it fits."""
+    """Return the compute times of the ranks; empty if the job reports none, or invalid ones."""
     try:
         return TypeAdapter(list[Rank]).validate_python(point.metrics.get("ranks", []))
     except ValueError:

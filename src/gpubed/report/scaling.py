@@ -1,6 +1,6 @@
-"""How throughput grows with the number of nodes, and what else changes it.
+"""Computes how throughput grows with the number of nodes, and how other factors change it.
 
-Groups that differ in nothing but the number of nodes are a *series*.
+Groups that differ only in the number of nodes are a *series*.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from gpubed.report import read, wording
 from gpubed.report.groups import LEAST, Group, Ratio, ratio, size
 from gpubed.report.read import Value
 
-_PLAIN = ("ddp", "fp32", "none", "host")  # values that others are compared with
+_PLAIN = ("ddp", "fp32", "none", "host")  # values that other values are compared with
 _MOST_RANKS = 1_000_000
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """A group of a series: nodes or ranks, the throughput if it grew linearly, and efficiency."""
+    """A group of a series."""
 
     group: Group
-    size: int
-    ideal: float
+    size: int  # number of nodes or ranks
+    ideal: float  # the throughput if it grew linearly
     efficiency: Ratio
 
 
 @dataclass(frozen=True)
 class Series:
-    """Groups that differ in their size only.
+    """Groups that differ only in their size.
 
     Attributes:
-        baseline: Its smallest group; or, `borrowed`, one node measured at another link rate, as a
-            single node uses no link.
+        baseline: The smallest group; or, if `borrowed`, one node measured at another link rate,
+            since a single node uses no link.
     """
 
     settings: Mapping[str, Value]
@@ -49,10 +49,14 @@ class Series:
     points: tuple[Scaled, ...]
 
     def document(self) -> list[dict[str, Any]]:
-        """Return its points for JSON."""
-        base = self.baseline
-        told = {"id": base.id, "size": self.baseline_size, "hosts": self.hosts}
-        series = {"series": dict(self.settings), "baseline": {**told, "other_rate": self.borrowed}}
+        """Return the points for JSON."""
+        baseline = {
+            "id": self.baseline.id,
+            "size": self.baseline_size,
+            "hosts": self.hosts,
+            "other_rate": self.borrowed,
+        }
+        series = {"series": dict(self.settings), "baseline": baseline}
         return [
             {"id": one.group.id, "size": one.size, **one.efficiency.document(), "ideal": one.ideal}
             | series
@@ -66,14 +70,14 @@ class Series:
 
     @property
     def hosts(self) -> list[str]:
-        """Host names of the baseline's ranks, where the ranks reported them."""
-        told = (rank.host for point in self.baseline.points for rank in read.ranks(point))
-        return list(dict.fromkeys(filter(None, told)))
+        """Host names of the baseline's ranks, if the job reports them."""
+        names = (rank.host for point in self.baseline.points for rank in read.ranks(point))
+        return list(dict.fromkeys(filter(None, names)))
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The throughput with one value of a factor over that with another, all else equal."""
+    """The throughput with one value of a factor, divided by that with another, all else equal."""
 
     factor: str
     value: Value
@@ -84,7 +88,7 @@ class Comparison:
 
     @property
     def tells(self) -> bool:
-        """Whether the values differ by more than chance, among all comparisons of the report."""
+        """Whether the values differ significantly, corrected for the number of comparisons."""
         return self.chance is not None and self.chance.is_significant
 
     def document(self) -> dict[str, Any]:
@@ -95,11 +99,14 @@ class Comparison:
 
 
 def series(groups: Iterable[Group], metric: str, scale: str, *, uneven: bool) -> Iterator[Series]:
-    """Return the series of a campaign by size, which the setting `scale` is (nodes or ranks).
+    """Yield the series of a campaign.
 
     Args:
-        uneven: Whether a size does not tell how much computes; without `world_size`, there is no
-            series then.
+        groups: All groups of the campaign.
+        metric: The throughput.
+        scale: The setting that is the size: `nodes` or `ranks`.
+        uneven: Whether nodes differ in their number of ranks. Groups without the metric
+            `world_size` have no series then, since their number of ranks is unknown.
     """
     usable = [g for g in groups if (g.mean(metric) or 0) > LEAST and size(g, scale)]
     for members in _alike(usable, scale):
@@ -131,7 +138,7 @@ def series(groups: Iterable[Group], metric: str, scale: str, *, uneven: bool) ->
 
 
 def uneven(campaign: Header, scale: str | None) -> list[int]:
-    """Return the numbers of ranks of nodes, where nodes are counted and these differ."""
+    """Return the different numbers of ranks per node; empty if equal, or if `scale` is ranks."""
     found = {node.slots for node in campaign.nodes if node.slots}
     return sorted(found) if scale == NODES and len(found) > 1 else []
 
@@ -144,7 +151,7 @@ def _alike(groups: Iterable[Group], *but: str) -> list[list[Group]]:
 
 
 def _alone(groups: Iterable[Group], like: Group, scale: str) -> Group | None:
-    """Return what one node alone does, whatever the rate of the link that it does not use."""
+    """Return the group of a single node with the same settings, at any rate of its unused link."""
     wanted = key(like.others(scale, "rate"))
     found = [g for g in groups if size(g, scale) == 1 and key(g.others(scale, "rate")) == wanted]
     if not found or "rate" not in like.settings:
@@ -153,7 +160,7 @@ def _alone(groups: Iterable[Group], like: Group, scale: str) -> Group | None:
 
 
 def corrected(found: Iterable[Comparison]) -> tuple[Comparison, ...]:
-    """Correct the comparisons of a report for their number."""
+    """Correct the comparisons of a report for their number (Holm)."""
     listed = tuple(found)
     chances = holm.corrected([one.ratio.p for one in listed])
     return tuple(replace(one, chance=chance) for one, chance in zip(listed, chances, strict=True))
@@ -164,7 +171,7 @@ def comparisons(groups: Iterable[Group], factor: str, metric: str) -> Iterator[C
     usable = [g for g in groups if factor in g.settings and (g.mean(metric) or 0) > LEAST]
     for members in _alike(usable, factor):
         ordered = sorted(members, key=lambda group: wording.order(group.settings[factor]))
-        # What is on or faster is against what is off or slower, and words against the plain one.
+        # Compares with the plain value, or with off, or with the smallest value.
         base = next((g for g in ordered if g.settings[factor] in _PLAIN), ordered[0])
         for group in ordered:
             if group is not base:

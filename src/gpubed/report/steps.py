@@ -1,4 +1,4 @@
-"""Where the time of a step goes, which rank is slow, and what limits scaling."""
+"""Splits the time of steps, finds slow ranks, and finds what limits scaling."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from gpubed.report.groups import Group, Ratio
 from gpubed.report.read import Rank
 from gpubed.report.scaling import Scaled, Series
 
-_GOODPUT = 0.94  # of an Ethernet link's rate, what TCP brings across
-_SLOW = 1.1  # times the others' median: what is called a straggler
-_FEW = 0.05  # of a step: less is not worth a sentence
+_GOODPUT = 0.94  # TCP's share of an Ethernet link's rate
+_SLOW = 1.1  # a straggler's compute time over the median of the others, at least
+_FEW = 0.05  # smaller shares of a step are not reported
 _SPLIT = ("compute_s", "exposed_communication_s", "data_s")
 _Parts = Mapping[str, float]  # of a step, in seconds
 _Place = tuple[str, int]  # a host, and which of its ranks
-_Pair = tuple[float, float]  # what a rank computes, and the median of the others, in seconds
+_Pair = tuple[float, float]  # a rank's compute time, and the median of the others, in seconds
 
 
 @dataclass(frozen=True)
 class Step:
-    """Where the time of a step goes, in seconds; `other` is what the parts leave of it."""
+    """The time of a step and its parts, in seconds; the part `other` is the rest."""
 
     group: Group
     seconds: float
@@ -38,7 +38,7 @@ class Step:
         return {"id": self.group.id, "seconds": self.seconds, "parts": self.parts}
 
     def shares(self) -> dict[str, float]:
-        """Return the parts of a step, of 1."""
+        """Return the parts as shares of the step, which sum up to 1."""
         whole = sum(self.parts.values())
         return {name: part / whole for name, part in self.parts.items()}
 
@@ -47,7 +47,7 @@ class Step:
 class Straggling:
     """How much longer than the others a point's slowest rank computes.
 
-    The rank is the same through all repetitions: the slowest of each would be slow by definition.
+    It is one rank in all repetitions; the slowest rank of each repetition is slow by chance, too.
 
     Attributes:
         ratio: Its compute time over the median of the other ranks', mean of the repetitions.
@@ -70,21 +70,22 @@ class Straggling:
 
     @property
     def slow(self) -> bool:
-        """Whether it is slower by more than noise; unknown of a single run, so false."""
+        """Whether the rank is significantly slow; false without repetitions."""
         return self.shown and self.ratio.value > _SLOW and (self.ratio.low or 0.0) > 1
 
 
 @dataclass(frozen=True)
 class Limit:
-    """What costs the most where a series is largest, beyond what it does where it is smallest.
+    """The part of a step that grew the most from the smallest to the largest point of a series.
 
     Attributes:
-        kind: `cause`; none where it is shown that nothing limits, `not shown` where chance may be
-            all that it is, `not known` without repetitions or fewer nodes to compare with.
-        cause: link, compute, data, stragglers or other: what grew the most, by chance or not.
-        seconds: What that costs per step more than in the smallest point.
-        grown: Whether fewer nodes were measured, too; else `seconds` is all that the cause takes.
-        least_s: What the link's rate alone costs, by the gradients' size; None if unknown.
+        kind: `cause`, if significant. Else `none`, if all parts grew significantly less than 5 % of
+            a step; `not shown`, if the growth may be chance; `not known`, without repetitions or
+            fewer nodes to compare with.
+        cause: The part: link, compute, data, stragglers or other.
+        seconds: Its growth per step.
+        grown: Whether fewer nodes were measured, too; else `seconds` is all of the part.
+        least_s: The time in which the link's rate can transfer the gradients; None if unknown.
     """
 
     series: Series
@@ -116,13 +117,13 @@ class Limit:
 
     @property
     def beside_compute(self) -> dict[str, float]:
-        """The other parts of 5 % or more of a step there, grown or not, in seconds."""
+        """The parts except compute of 5 % or more of the largest point's step, in seconds."""
         parts, few = self.step.parts.items(), _FEW * self.step.seconds
         return {name: took for name, took in parts if name != "compute_s" and took >= few}
 
 
 def split(group: Group) -> Step | None:
-    """Return where the time of its steps goes; None where the job does not tell."""
+    """Return the parts of a group's steps; None if the job does not report them."""
     parts = {name: mean for name in _SPLIT if (mean := group.mean(name)) is not None and mean >= 0}
     known = sum(parts.values())
     if "compute_s" not in parts or not known > 0:
@@ -132,9 +133,9 @@ def split(group: Group) -> Step | None:
 
 
 def stragglers(groups: Iterable[Group]) -> Iterator[Straggling]:
-    """Give how slow the slowest rank of each point is, where there are several that tell.
+    """Yield the slowest rank of each point, if several ranks report their compute time.
 
-    All ranks of the campaign are one family, so that it does not matter how many there are.
+    P-values are corrected for the number of all ranks of the campaign.
     """
     each: list[tuple[Group, dict[_Place, list[_Pair]]]] = []
     ratios: dict[_Place, list[list[float]]] = defaultdict(list)
@@ -157,13 +158,16 @@ def stragglers(groups: Iterable[Group]) -> Iterator[Straggling]:
             ratio = Ratio(mean) if width is None else Ratio(mean, mean - width, mean + width)
             waiting_s = statistics.fmean(own - others for own, others in pairs)
             found.append(Straggling(group, ratio, waiting_s, place[0], once, place in slow))
-        # A rank shown to be slow goes before one that was slow once.
+        # A significantly slow rank comes before a rank that was slower by chance.
         if found:
             yield max(found, key=lambda one: (one.slow, one.ratio.value))
 
 
 def _is_even(points: Sequence[Sequence[float]]) -> P | None:
-    """Return how likely a rank only seems slow, over all points or at one; None if not repeated."""
+    """Return the p-value that a rank is not slow, over all points or at any of them.
+
+    None without repetitions.
+    """
     whole = _at_most_1([ratio for ratios in points for ratio in ratios])
     if whole is None:
         return None
@@ -183,7 +187,7 @@ def _compared(ranks: Sequence[Rank]) -> Iterator[tuple[_Place, _Pair]]:
     on_host = Counter[str]()
     for at, rank in enumerate(ranks if len(ranks) > 1 else ()):
         others = [one.compute_s for one in (*ranks[:at], *ranks[at + 1 :])]
-        # By its place on the host: the same host may have other ranks in another repetition.
+        # Identified by its place on the host: rank numbers may differ in another repetition.
         yield (rank.host, on_host[rank.host]), (rank.compute_s, statistics.median(others))
         on_host[rank.host] += 1
 
@@ -191,10 +195,10 @@ def _compared(ranks: Sequence[Rank]) -> Iterator[tuple[_Place, _Pair]]:
 def limited(
     series: Series, stragglers: Iterable[Straggling], least_s: float | None
 ) -> Limit | None:
-    """Return which part of a step grew the most from the baseline to the largest size.
+    """Return the part of a step that grew the most from the baseline to the largest size.
 
-    It is named where its growth is above zero by more than chance, and more than that of each
-    other one, all by Welch's test. None with one node only, or where the job does not tell.
+    It is named if its growth is significantly above zero and above the growth of each other part,
+    by Welch's test. Returns None for a single node, or if the job does not report the parts.
     """
     largest = series.largest
     step = split(largest.group)
@@ -219,8 +223,8 @@ def limited(
     else:
         found = [growth(cause), *(growth(cause, other) for other in grown if other != cause)]
     ps = [one.p for one in found if one]
-    # Each of them must tell, so the one that tells least does.
-    told = start is not None and len(ps) == len(found)
+    # All of the tests must be significant, so the largest p-value counts.
+    tested = start is not None and len(ps) == len(found)
     most = growth(cause)
     return Limit(
         series=series,
@@ -232,7 +236,7 @@ def limited(
         grown=start is not None,
         step=step,
         least_s=least_s,
-        p=P(*map(max, zip(*ps, strict=True))) if told else None,
+        p=P(*map(max, zip(*ps, strict=True))) if tested else None,
     )
 
 
@@ -251,9 +255,9 @@ def corrected(found: Iterable[Limit]) -> tuple[Limit, ...]:
 def _causes(
     series: Series, step: Step, start: Step | None, waiting_s: float
 ) -> tuple[list[_Parts], list[_Parts]]:
-    """Return what each cause takes of a step, of each repetition at the largest size and before.
+    """Return the seconds per step of each cause, by repetition, at the largest size and before.
 
-    Before is the baseline; where that is the largest, it is compute alone, as on one node.
+    `Before` is the baseline; if that is the largest size, compute alone, as on one node.
     """
     large = _each(series.largest.group, step)
     if start:
@@ -261,7 +265,7 @@ def _causes(
     else:
         before = [dict.fromkeys(parts, 0.0) | {"compute_s": parts["compute_s"]} for parts in large]
     exposed = "exposed_communication_s"
-    # The others wait for a straggler within the allreduce.
+    # Other ranks wait for a straggler within the allreduce.
     waited = max(0.0, min(waiting_s, _mean(exposed, large) - _mean(exposed, before)))
 
     def by_cause(parts: _Parts, waited: float) -> _Parts:
@@ -277,7 +281,7 @@ def _causes(
 
 
 def _each(group: Group, step: Step) -> list[_Parts]:
-    """Return the parts of each repetition's steps; their means where no repetition has all."""
+    """Return the parts of each repetition's steps; their means if no repetition has all parts."""
     names = [name for name in _SPLIT if name in step.parts]
     found: list[_Parts] = []
     for point in group.points:
@@ -293,20 +297,20 @@ def _mean(name: str, each: Sequence[_Parts]) -> float:
 
 
 def least(campaign: Header, largest: Scaled) -> float | None:
-    """Return the seconds that the link needs for a step, by its rate; None if unknown.
+    """Return the least time of a step on the link in seconds, by its rate; None if unknown.
 
-    An allreduce of S bytes moves 2(N-1)/N · S in and out of each of N nodes, however it is done
-    (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md). A job that averages
-    in another way says what a rank sends, which has the same (N-1)/N, of ranks.
+    An allreduce of S bytes moves 2(N-1)/N · S in and out of each of N nodes, by any algorithm
+    (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md). Jobs that average in
+    another way report the bytes that a rank sends, which have the factor (N-1)/N for N ranks.
     """
     nodes, group = largest.size, largest.group
     sent, world = group.mean("sent_bytes_per_step"), group.mean("world_size") or nodes
     if sent is not None and world > 1:
-        # Ranks of a node can add up what they have before one of them sends it.
+        # Ranks of a node may sum up their data before one of them sends it.
         sent = sent * world / (world - 1) * (nodes - 1) / nodes
     else:
         sent = 2 * (nodes - 1) / nodes * (group.mean("gradient_bytes") or 0.0)
-    # Of less than a bit per second, nobody has declared a link: a file was edited.
+    # Rates below 1 bit/s are errors in an edited file.
     declared = min((bps for bps in campaign.declared_bps if bps >= 1), default=None)
     rate = wording.rate(group.settings.get("rate")) or declared
     return sent * 8 / (rate * _GOODPUT) if sent and rate and "nodes" in group.settings else None

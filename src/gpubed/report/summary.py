@@ -1,4 +1,4 @@
-"""What a report says in words: what was measured, how it scales, what limits, what to try next."""
+"""The summary of a report: what was measured, how it scales, what limits, what to try next."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ _NEXT = {
 
 def told(analysis: Analysis) -> list[str]:
     """Return warnings, results and gaps, a line each, the most important first."""
-    said = lines(analysis)
-    if "Try next" in said:
-        said["Try next"] = f"Try next: {said['Try next']}"
+    summary = lines(analysis)
+    if "Try next" in summary:
+        summary["Try next"] = f"Try next: {summary['Try next']}"
     simulated = [SIMULATED] if analysis.measured.simulated else []
-    found = [*simulated, *said.values(), *_gaps(analysis)]
+    found = [*simulated, *summary.values(), *_gaps(analysis)]
     return [one_line(wording.clean(text)) for text in found]
 
 
 def lines(analysis: Analysis) -> dict[str, str]:
-    """Return the summary: sentences by what they are about."""
+    """Return the summary: sentences by topic."""
     found = {
         "Measured": _extent(analysis),
         "Scaling": _scaling(analysis),
@@ -74,13 +74,13 @@ def lines(analysis: Analysis) -> dict[str, str]:
 
 
 def remarks(analysis: Analysis) -> list[str]:
-    """Return what readers must know of the figures before they believe them."""
+    """Return the limitations of the figures, a sentence each."""
     simulated = [SIMULATED] if analysis.measured.simulated else []
     return [*simulated, *_gaps(analysis)]
 
 
 def bounds(ratio: Ratio, *, percent: bool = False) -> str:
-    """Write a ratio with its interval, or that it has none."""
+    """Write a ratio with its interval, or the reason why it has none."""
     write = wording.percent if percent else wording.times
     if ratio.low is None or ratio.high is None:
         return f"{write(ratio.value)} (no interval: not repeated, or the same each time)"
@@ -92,13 +92,13 @@ def bounds(ratio: Ratio, *, percent: bool = False) -> str:
 
 
 def named(limit: Limit) -> str:
-    """Write what limits; where that is not sure, also what grew the most."""
+    """Write what limits; if that is not significant, also the part that grew the most."""
     doubted = limit.kind in ("not shown", "not known")
     return LIMITS[limit.kind] + (f"; the most: {LIMITS[limit.cause]}" if doubted else "")
 
 
 def beside(limit: Limit) -> str:
-    """Write what a step has beside compute, as shares of it."""
+    """Write the parts of a step except compute, as shares of it."""
     parts = limit.beside_compute.items()
     seconds = limit.step.seconds
     return ", ".join(f"{wording.PARTS[part]} {wording.percent(s / seconds)}" for part, s in parts)
@@ -133,7 +133,7 @@ def _extent(analysis: Analysis) -> str:
 
 
 def _scaling(analysis: Analysis) -> str:
-    """Name the highest and the lowest efficiency at the largest size; else the highest figure."""
+    """Write the highest and lowest efficiency at the largest size; else the highest throughput."""
     metric = analysis.throughput
     grown = [one for one in analysis.series if one.largest.size > one.baseline_size]
     if metric and grown:
@@ -183,7 +183,7 @@ def _comparisons(analysis: Analysis) -> Iterator[str]:
         found = [c for c in analysis.comparisons if (c.factor, c.value, c.against) == pair]
         sure = [one for one in found if one.tells]
         known = [one for one in found if one.ratio.low is not None]
-        # Half as much is as far from 1 as twice as much.
+        # By logarithms: half as much is as far from 1 as twice as much.
         most = max(sure or known or found, key=lambda one: abs(math.log(one.ratio.value)))
         over = wording.over(factor, value, against)
         yield (
@@ -247,7 +247,7 @@ def _gaps(analysis: Analysis) -> Iterator[str]:
             f"Nodes have from {ranks[0]} to {ranks[-1]} ranks: linear growth and efficiency count "
             "ranks, by the job's metric world_size; where that is missing, there are none."
         )
-    # A former version did not say it, and no other backend made such nodes then.
+    # Headers of former versions lack `one_host`; only the local backend had such nodes then.
     shared = [c for c in campaigns if (c.backend == "local" if c.one_host is None else c.one_host)]
     if shared and any(one.kind == "compute" for one in analysis.limits):
         yield f"Nodes of the {shared[0].backend} backend share the CPUs of one machine."

@@ -58,10 +58,10 @@ def made(analysis: Analysis) -> list[Table]:
 
 
 def points_csv(measured: Measured) -> str:
-    """Return every repetition with its settings and metrics that are one value, in SI units."""
+    """Return every repetition with its settings and its metrics of one value, in SI units."""
     settings = list(dict.fromkeys(name for point in measured.points for name in point.settings))
-    told = (one for point in measured.points for one in point.metrics.items())
-    metrics = dict.fromkeys(name for name, value in told if not isinstance(value, list | dict))
+    items = (item for point in measured.points for item in point.metrics.items())
+    metrics = dict.fromkeys(name for name, value in items if not isinstance(value, list | dict))
     metrics.pop(_SIMULATED, None)
     fixed = ["id", "repetition", "status", "reason", "run_id", "started", "seconds"]
     text = io.StringIO()
@@ -76,11 +76,11 @@ def points_csv(measured: Measured) -> str:
 
 
 def _cell(value: object) -> object:
-    """Return a cell's text; text that a spreadsheet would compute gets a quote."""
+    """Return a cell's text; a quote before it keeps spreadsheets from computing it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        text = wording.clean(value)  # what the page leaves out, a terminal would obey
+        text = wording.clean(value)  # without control characters, which terminals would obey
         return f"'{text}" if text.startswith(_FORMULA) else text
     return value if not isinstance(value, list | dict) else ""
 
@@ -88,9 +88,9 @@ def _cell(value: object) -> object:
 def _results(analysis: Analysis) -> Table:
     found = analysis.groups
     names = dict.fromkeys(name for group in found for name in group.summaries)
-    told = {name: [group.values(name) for group in found if group.points] for name in names}
+    values = {name: [group.values(name) for group in found if group.points] for name in names}
     alike = [
-        n for n, each in told.items() if all(each) and len({v for of in each for v in of}) == 1
+        n for n, each in values.items() if all(each) and len({v for of in each for v in of}) == 1
     ]
     left_out = alike if len(found) > 1 else []
     first = [analysis.metric] if analysis.metric else []
@@ -102,8 +102,8 @@ def _results(analysis: Analysis) -> Table:
         failed = f", {len(group.failed)} failed" if group.failed else ""
         count = group.count(analysis.metric)
         settings = ((name, group.settings.get(name, "")) for name in factors)
-        values = (wording.setting(k, v) if k == "rate" else str(v) for k, v in settings)
-        rows.append([*values, f"{count}{failed}", *(_mean(group, name, count) for name in metrics)])
+        cells = [wording.setting(k, v) if k == "rate" else str(v) for k, v in settings]
+        rows.append([*cells, f"{count}{failed}", *(_mean(group, name, count) for name in metrics)])
     note = "Means and half of their 95 % intervals (Student's t); n is the number of repetitions."
     if analysis.single:
         note += f" n = 1: {summary.NOT_REPEATED}."

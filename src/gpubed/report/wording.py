@@ -1,9 +1,9 @@
-"""How settings, figures and intervals are written in a report."""
+"""Writes settings, figures and intervals in words."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from gpubed.campaigns.file import ENVIRONMENT
 from gpubed.core import units
@@ -20,20 +20,20 @@ PARTS = {
 _NOT_XML = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 SCALES = ("nodes", "ranks")
 _NAMES = {"batch_size": "batch"}
-# Settings whose values say what they are of; `none` or `fp16` could be anything's.
-_SPEAKING = {"model", "framework", ENVIRONMENT, "cluster"}
+# Settings whose values need no name before them; `none` or `fp16` would.
+_SELF_EXPLANATORY = {"model", "framework", ENVIRONMENT, "cluster"}
 _ENDINGS = (("_per_s", "/s"), ("_bps", "bit/s"), ("_bytes", "B"), ("_percent", "%"), ("_s", "s"))
 _SPREAD, _EACH = "_sd", "_per_rank"
 _LARGEST_RATE = 1e15
 
 
 def clean(text: str) -> str:
-    """Return text without what XML and HTML cannot hold, and other controls."""
+    """Return text without control characters, and others that XML and HTML do not allow."""
     return _NOT_XML.sub("", text)
 
 
 def unit(metric: str) -> str:
-    """Return a metric's unit by its name, as job files name them."""
+    """Return a metric's unit by the ending of its name."""
     name = metric.replace("_sd_", "_").removesuffix(_SPREAD).removesuffix(_EACH)
     for ending, found in _ENDINGS:
         if name.endswith(ending):
@@ -58,21 +58,20 @@ def setting(name: str, value: Value) -> str:
         return units.format_rate(bps)
     if name in SCALES:
         return f"{value} {name if value != 1 else name.removesuffix('s')}"
-    if isinstance(value, str) and name in _SPEAKING:
+    if isinstance(value, str) and name in _SELF_EXPLANATORY:
         return value
     plain = {True: "on", False: "off"}[value] if isinstance(value, bool) else value
     return f"{_NAMES.get(name, name.replace('_', ' '))} {'none' if plain is None else plain}"
 
 
 def over(name: str, value: Value, against: Value) -> str:
-    """Write what is compared with what: `1 Gbit/s over 100 Mbit/s`."""
+    """Write two compared values of a setting: `1 Gbit/s over 100 Mbit/s`."""
     return f"{setting(name, value)} over {setting(name, against)}"
 
 
-def settings(values: Mapping[str, Value], without: Iterable[str] = ()) -> str:
+def settings(values: Mapping[str, Value]) -> str:
     """Write settings in their order; `ALL` if there are none."""
-    left = [setting(k, v) for k, v in values.items() if k not in set(without)]
-    return ", ".join(left) or ALL
+    return ", ".join(setting(name, value) for name, value in values.items()) or ALL
 
 
 def metric(name: str) -> str:

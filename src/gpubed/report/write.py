@@ -1,4 +1,4 @@
-"""The files of a report."""
+"""Writes the files of a report."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def write(analysis: Analysis, folder: Path) -> tuple[list[Path], dict[str, Any]]
 
 
 def _put(folder: Path, contents: Mapping[str, str], former: Iterable[str]) -> list[Path]:
-    """Write all files beside those of the report before, then put them in their place.
+    """Write all files to a draft, then replace those of the earlier report.
 
-    What cannot be written, as on a full disk, leaves that report as it was.
+    If a file cannot be written, as on a full disk, the earlier report stays as it was.
 
     Args:
-        former: Figures that it has and this one has no data for; never a file of others.
+        former: Figures of the earlier report to remove, as there are no data for them now.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".draft-", dir=folder) as made:
@@ -78,7 +78,7 @@ def _put(folder: Path, contents: Mapping[str, str], former: Iterable[str]) -> li
             files.write(draft / name, content.encode("utf-8", errors="replace"))
         for name in former:
             (folder / name).unlink(missing_ok=True)
-        # The page comes last: if it is new, all other files are.
+        # The page comes last: once it is new, all other files are.
         for name in reversed(list(contents)):
             (draft / name).replace(folder / name)
     return [folder / name for name in contents]
@@ -98,7 +98,7 @@ def _require_ours(folder: Path, measured: Measured) -> Sequence[str]:
     same = ("name", "uuid", "started")
     if not found or any(found.campaign.get(k) != measured.document.get(k) for k in same):
         raise UsageError(
-            f"{folder} has {', '.join(there)}, which is no report of campaign "
+            f"{folder} has {', '.join(there)} of another report than that of campaign "
             f"{measured.campaign.name}",
             _ELSEWHERE,
         )

@@ -1,1 +1,1 @@
-"""What the user wants: `cluster.yml`, its shape, and the plan that follows from it alone."""
+"""The specification `cluster.yml`, its models, and the plan computed from it."""

@@ -23,21 +23,20 @@ class BackendConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    # Further names that `type` may have; a sub-class makes its first name of them
+    # Further names that `type` may have; a sub-class must translate them to its own name
     aliases: ClassVar[tuple[str, ...]] = ()
     # What `storage.shared.provider: auto` stands for
     shared_storage: ClassVar[Literal["volume", "nfs"]] = "nfs"
     # Whether nodes may reboot where the specification does not say
     may_reboot: ClassVar[bool] = True
-    # Whether it chooses a network's packet size where the specification does not
+    # Whether it chooses a network's packet size if the specification does not
     chooses_mtu: ClassVar[bool] = False
     plans_addresses: ClassVar[bool] = True  # whether nodes get the addresses of the plan
-    lends_nodes: ClassVar[bool] = True  # whether it gives nodes, and does not run jobs itself
-    simulates: ClassVar[bool] = False  # whether its nodes can pretend to have GPUs
-    removes_disks: ClassVar[bool] = True  # whether what is on a node's own disks goes with the node
-    releases: ClassVar[bool] = True  # whether nodes that are given back are free for others
-    # Whether it lends nodes for a time, and takes them back at its end
-    leases: ClassVar[bool] = False
+    lends_nodes: ClassVar[bool] = True  # whether it provides nodes, instead of running jobs itself
+    simulates: ClassVar[bool] = False  # whether its nodes can simulate GPUs
+    removes_disks: ClassVar[bool] = True  # whether `down` deletes the data on nodes' own disks
+    releases: ClassVar[bool] = True  # whether released nodes become free for other users
+    leases: ClassVar[bool] = False  # whether it lends nodes for a limited time
 
     @classmethod
     def of(cls, options: BackendConfig) -> Self:
@@ -58,17 +57,17 @@ def names() -> tuple[str, ...]:
 
 @cache
 def types() -> tuple[str, ...]:
-    """Return what `type` may be: the names of all backends and their aliases, sorted."""
+    """Return the allowed values of `type`: the names of all backends and their aliases, sorted."""
     return tuple(sorted({*names(), *(alias for name in names() for alias in named(name).aliases)}))
 
 
 def canonical(type_: str) -> str:
-    """Return the name of the backend that a `type` means; an unknown one as it is."""
+    """Return the name of the backend with this name or alias; an unknown `type` unchanged."""
     return next((name for name in names() if type_ in named(name).aliases), type_)
 
 
 def template(type_: str) -> Path:
-    """Return the path of the template for a specification with such a `type`."""
+    """Return the path of the template for a specification with this `type`."""
     name = canonical(type_)
     return _BACKENDS / name / ("cluster.yml" if name == type_ else f"{type_}.yml")
 

@@ -49,11 +49,12 @@ from gpubed.spec.sections import (
 
 _SYSTEM = re.compile(r"[a-z]+-\d+(\.\d+)?")
 _FILL_IN = re.compile(r"#\s*fill in: (.+)$")
-# What an importer writes where a file of another tool does not say, on a line `# fill in: WHAT`.
+# Placeholders that importers write for values that the other tool's file lacks, on lines that end
+# with `# fill in: WHAT`.
 UNFILLED = re.compile(r"\bfill-in\b|192\.0\.2\.0/24")
 _RESERVED = {"pulumi"}  # folders of .gpubed that are not clusters
-# Sections without which the others can be judged.
-_APART = {"version", "owner", "services", "firewall", "lease", "may_reboot", "python"}
+# Sections whose errors do not prevent the validation of other sections.
+_INDEPENDENT = {"version", "owner", "services", "firewall", "lease", "may_reboot", "python"}
 # Shell commands, which may have several lines.
 _COMMANDS = {("lease", "before_end", "command"), ("lease", "idle", "hook")}
 
@@ -65,11 +66,11 @@ class _Variables(BaseModel):
 
 
 class ClusterSpec(Section):
-    """A cluster. The whole of `cluster.yml`."""
+    """The content of `cluster.yml`."""
 
     version: Literal[1] = Field(description="version of this format")
     name: Name = Field(description="the folder's name; need not be written")
-    owner: str = Field(default="", max_length=200, description="who answers for the cluster")
+    owner: str = Field(default="", max_length=200, description="the person responsible for it")
     backend: BackendConfig
     nodes: tuple[NodeGroup, ...] = Field(min_length=1, max_length=10)
     networks: Networks = Networks()
@@ -83,7 +84,7 @@ class ClusterSpec(Section):
     may_reboot: bool | None = Field(
         default=None,
         description="whether nodes may reboot when a driver needs it; "
-        "by default on every testbed, but not on hosts of one's own",
+        "by default true, but false on own hosts",
     )
     configure: bool = Field(default=True, description="false leaves bare nodes")
 
@@ -191,10 +192,12 @@ def model() -> type[ClusterSpec]:
 
 
 def read(path: Path, name: str, judge: Judge) -> tuple[ClusterSpec | None, list[SpecError]]:
-    """Read a specification; return it, or None if it is unusable, and all errors by line.
+    """Read a specification; return it, or None if it is invalid, and all errors in order of lines.
 
-    `name` is the cluster's, by default that of the file's folder. `judge` returns what of a
-    specification the testbed cannot satisfy.
+    Args:
+        path: The file.
+        name: The cluster's name; if empty, that of the file's folder.
+        judge: Returns the parts of a specification that the testbed cannot satisfy.
     """
     file = str(path)
     try:
@@ -213,11 +216,11 @@ def read(path: Path, name: str, judge: Judge) -> tuple[ClusterSpec | None, list[
     try:
         spec = model().model_validate(data)
     except ValidationError as error:
-        wrong = wording.placed(error, document)
-        found = [_explain(file, document, *one) for one in wrong]
-        besides = _besides(wrong, document, data, judge)
-        return None, _in_order([*found, *(_placed(file, document, one) for one in besides)])
-    problems = [_placed(file, document, one) for one in _problems(spec, document, judge)]
+        invalid = wording.placed(error, document)
+        found = [_explain(file, document, *one) for one in invalid]
+        found += [_placed(file, document, p) for p in _others(invalid, document, data, judge)]
+        return None, _in_order(found)
+    problems = [_placed(file, document, p) for p in _problems(spec, document, judge)]
     if spec.name != name:
         message = f"is {spec.name!r}, but the folder is named {name!r}"
         problems.append(SpecError(file, document.line(("name",)), "name", message))
@@ -225,8 +228,8 @@ def read(path: Path, name: str, judge: Judge) -> tuple[ClusterSpec | None, list[
 
 
 def _problems(spec: ClusterSpec, document: yaml_lines.Located, judge: Judge) -> list[Problem]:
-    """Find problems of a specification whose values all have the right form."""
-    unfilled = [one for one in _marked(document) if UNFILLED.search(one[1])]
+    """Find problems of a specification that has valid values only."""
+    unfilled = [mark for mark in _marked(document) if UNFILLED.search(mark[1])]
     left = [
         Problem(where, f"is still {text!r}, as `gpubed init` wrote it", f"put {wanted} there")
         for where, text, wanted in dict.fromkeys((*_placeholders(spec_backend(spec)), *unfilled))
@@ -235,12 +238,12 @@ def _problems(spec: ClusterSpec, document: yaml_lines.Located, judge: Judge) -> 
     own = [
         *_with_controls(document.data),
         *_gpus_without_recipe(spec),
-        *_simulated_elsewhere(spec),
-        *_minded_in_vain(spec),
+        *_simulations_elsewhere(spec),
+        *_ineffective_lease(spec),
     ]
     judged = list(judge(spec))
-    told = {one.path for one in judged}
-    return [*judged, *(one for one in _unsupported(spec) if one.path not in told), *own, *left]
+    paths = {problem.path for problem in judged}
+    return [*judged, *(p for p in _unsupported(spec) if p.path not in paths), *own, *left]
 
 
 @cache
@@ -249,9 +252,9 @@ def _placeholders(backend: str) -> tuple[tuple[yaml_lines.Location, str, str], .
 
 
 def _marked(document: yaml_lines.Located) -> tuple[tuple[yaml_lines.Location, str, str], ...]:
-    """Return where a document has text that the user must replace, the text, and by what.
+    """Return place, text and replacement of each value on a line that ends with `# fill in: WHAT`.
 
-    Such a line ends with `# fill in: WHAT`.
+    WHAT describes the replacement.
     """
     lines = document.text.splitlines()
     found = [
@@ -270,25 +273,26 @@ def _at(data: Any, location: yaml_lines.Location) -> Any:
     return data
 
 
-def _besides(
-    wrong: Iterable[tuple[yaml_lines.Location, Any]],
+def _others(
+    invalid: Iterable[tuple[yaml_lines.Location, Any]],
     document: yaml_lines.Located,
     data: dict[str, Any],
     judge: Judge,
 ) -> list[Problem]:
-    """Find further problems of a specification, if its wrong sections do not affect the others."""
-    sections = {path[0] if path else "" for path, _ in wrong}
-    if sections & (model().model_fields.keys() - _APART) or "" in sections:
+    """Drop invalid sections, if others do not depend on them, to find further problems."""
+    sections = {path[0] if path else "" for path, _ in invalid}
+    if sections & (model().model_fields.keys() - _INDEPENDENT) or "" in sections:
         return []
     rest = {key: value for key, value in data.items() if key not in sections}
     with suppress(ValidationError, GpubedError):  # the testbed may not answer
         found = _problems(model().model_validate({**rest, "version": 1}), document, judge)
-        return [one for one in found if one.path[:1] not in {(each,) for each in sections}]
+        return [p for p in found if p.path[:1] not in {(section,) for section in sections}]
     return []
 
 
-def _placed(file: str, document: yaml_lines.Located, one: Problem) -> SpecError:
-    return SpecError(file, document.line(one.path), _dotted(one.path), one.message, one.allowed)
+def _placed(file: str, document: yaml_lines.Located, problem: Problem) -> SpecError:
+    path, line = problem.path, document.line(problem.path)
+    return SpecError(file, line, _dotted(path), problem.message, problem.allowed)
 
 
 def name_fault(name: str) -> str:
@@ -351,7 +355,7 @@ def _unsupported(spec: ClusterSpec) -> Iterator[Problem]:
             yield Problem(("nodes", index, "image"), message, allowed)
 
 
-def _simulated_elsewhere(spec: ClusterSpec) -> Iterator[Problem]:
+def _simulations_elsewhere(spec: ClusterSpec) -> Iterator[Problem]:
     if spec.backend.simulates:
         return
     able = [name for name in backend_config.names() if backend_config.named(name).simulates]
@@ -362,7 +366,7 @@ def _simulated_elsewhere(spec: ClusterSpec) -> Iterator[Problem]:
             yield Problem(("nodes", index, "simulate"), message, allowed)
 
 
-def _minded_in_vain(spec: ClusterSpec) -> Iterator[Problem]:
+def _ineffective_lease(spec: ClusterSpec) -> Iterator[Problem]:
     """Find a `lease.idle` or `lease.on_nodes` that has no effect on this testbed."""
     kind, idle = spec_backend(spec), spec.lease.idle
     for key, says in (("idle", "tell what they are used for"), ("on_nodes", "mind their lease")):
@@ -376,7 +380,7 @@ def _minded_in_vain(spec: ClusterSpec) -> Iterator[Problem]:
             yield Problem(("lease", key), message, "leave it out, or configure: true")
     able = spec.backend.lends_nodes and spec.configure
     if able and idle and idle.then == "release" and not spec.backend.releases:
-        message = f"nodes of backend {kind} are your own: nobody else gets what is released"
+        message = f"nodes of backend {kind} are your own: to release them frees nothing"
         yield Problem(("lease", "idle", "then"), message, "allowed: warn")
 
 
@@ -398,14 +402,14 @@ def _explain(
     elif kind == "literal_error":
         message, allowed = f"is {details['input']!r}", f"allowed: {context['expected']}"
     elif kind.startswith("union_tag"):
-        path, asked = (*path, "type"), context.get("tag")
-        message = f"unknown backend {asked!r}" if asked else message
-        allowed = nearest_name(str(asked), backend_config.types())
+        path, name = (*path, "type"), context.get("tag")
+        message = f"unknown backend {name!r}" if name else message
+        allowed = nearest_name(str(name), backend_config.types())
     elif kind == "model_type" and path[-1:] == ("simulate",):
         message, allowed = "must be the name of a GPU model", "for example A100-SXM4-80GB"
     elif kind == "string_type" and path == ("recipe",):
         allowed = f"there are: {', '.join(recipe.names())}"
     elif kind == "string_pattern_mismatch" and path[-2:-1] == ("ssh_keys",):
-        name = _at(document.data, (*path[:-2], "name"))
-        message = f"user {name!r}: {message}" if isinstance(name, str) else message
+        user = _at(document.data, (*path[:-2], "name"))
+        message = f"user {user!r}: {message}" if isinstance(user, str) else message
     return SpecError(file, document.line(path), _dotted(path), message, allowed)

@@ -34,7 +34,7 @@ class NetworkPlan(_Model):
     """A network; the gateway is its first address."""
 
     subnet: IPv4Network
-    mtu: int | None = 1500  # none where the testbed chooses, and its networks say what it chose
+    mtu: int | None = 1500  # None if the testbed chooses; its allocation has the value
     rate_bps: int | None = None
 
 
@@ -42,9 +42,9 @@ class NodePlan(_Model):
     """A node to be allocated.
 
     Attributes:
-        slots: How many ranks a job starts on it: one for each GPU. Horovod cannot sum on CPUs
-            and GPUs at once, so that a node without any has one only where no node has any.
-        on_failure: What becomes of it when it fails; None when the cluster needs it.
+        slots: How many ranks a job starts on it: one per GPU. Nodes without GPUs have one slot
+            only if no node has GPUs, since Horovod cannot sum on CPUs and GPUs at once.
+        on_failure: What to do if the node fails; None if the cluster needs it.
     """
 
     name: str
@@ -98,13 +98,13 @@ class Unplannable(UsageError):
 class Surroundings:
     """The networks around a cluster, for subnets that its specification does not name."""
 
-    # The subnets that the cluster's networks already have, by purpose
+    # The present subnets of the cluster's networks, by purpose
     kept: Mapping[str, IPv4Network] = field(default_factory=dict)
-    taken: Sequence[IPv4Network] = ()  # the subnets that others use, avoided if possible
+    taken: Sequence[IPv4Network] = ()  # subnets of other networks, avoided if possible
 
 
 def plan(spec: ClusterSpec, around: Surroundings | None = None) -> ClusterPlan:
-    """Compute the plan; raise `Unplannable` if nodes do not fit into subnets, or these overlap."""
+    """Compute the plan; raise `Unplannable` if subnets are too small or overlap."""
     testbed = spec.backend
     if spec.storage.shared.provider == "auto":
         shared = spec.storage.shared.model_copy(update={"provider": testbed.shared_storage})
@@ -173,9 +173,12 @@ def _subnet(
 
 
 def slices(cluster: str, purpose: str, prefix: int = _PREFIX) -> Iterator[IPv4Network]:
-    """Yield the slices of a network's range, beginning with the one that the name's hash chooses.
+    """Yield the slices of a network's range; a hash of the cluster's name chooses the first.
 
-    `purpose` is `control` or `experiment`, `prefix` the length of a slice's prefix in bits.
+    Args:
+        cluster: The cluster's name.
+        purpose: `control` or `experiment`.
+        prefix: The length of a slice's prefix, in bits.
     """
     pool = _RANGES[purpose]
     slots = 2 ** (prefix - pool.prefixlen)
@@ -202,5 +205,5 @@ def _slice(
             f"{avoid} leaves nothing of {_RANGES[purpose]} to the {purpose} network",
             f"a smaller one, or name networks.{purpose}.subnet",
         )
-    # If others use all of it, the testbed reports the conflict.
+    # If other networks use the whole range, the testbed reports the conflict.
     return next((each for each in found if not any(map(each.overlaps, taken))), found[0])

@@ -11,7 +11,7 @@ from typing import Any
 from gpubed.recipes import recipe
 from gpubed.spec import clusterspec
 
-# Bounds of a number that may also have a unit; pydantic puts them beside `anyOf`.
+# Keys of bounds that pydantic writes beside `anyOf`, for numbers that may also be text with a unit.
 _BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
 
 
@@ -27,7 +27,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _by_type(choice: dict[str, Any]) -> dict[str, Any]:
-    """Choose the schema by `type`: for a plain `oneOf`, editors only report that none matches."""
+    """Choose the schema by `type`: editors do not explain why no option of a `oneOf` matches."""
     mapping = choice["discriminator"]["mapping"]
     return {
         "description": choice["description"],
@@ -56,7 +56,7 @@ def _parts(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _simplify(part: dict[str, Any]) -> None:
-    """Rewrite an `anyOf` so that editors report what is wrong, beyond that nothing matches."""
+    """Replace an `anyOf`, since editors do not explain why no option of it matches."""
     if "anyOf" not in part:
         return
     options = list(_options(part))

@@ -40,7 +40,7 @@ def _usable(subnet: IPv4Network) -> IPv4Network:
 
 
 def _written(value: object) -> object:
-    # Python takes a plain number for an address: 0 and false would be 0.0.0.0.
+    # Python accepts plain numbers as addresses: 0 and false would be 0.0.0.0.
     if isinstance(value, int):
         raise PydanticKnownError("string_type")
     return value
@@ -120,12 +120,12 @@ Device = Annotated[
     str, Field(pattern=wording.pattern(r"^/dev/[A-Za-z0-9/_-]+$", "a device, such as /dev/nvme0n1"))
 ]
 LEAST_MEMORY = 512 * 2**20  # nodes with less do not boot and cannot be configured
-_LEAST_CPUS = 0.1  # nodes with less take minutes to boot, and are given up
+_LEAST_CPUS = 0.1  # nodes with less take minutes to boot, longer than `up` waits
 
 
 Memory = Annotated[Bytes, Field(ge=LEAST_MEMORY)]
-# Directories have names such as `First.Last`. None of these characters has a meaning in shells,
-# sudoers, ssh_config or sshd_config; `@` would separate user and host in AllowUsers.
+# Directory services have users such as `First.Last`. None of these characters has a meaning in
+# shells, sudoers, ssh_config or sshd_config; `@` would separate user and host in AllowUsers.
 User = Annotated[
     str,
     Field(
@@ -182,7 +182,7 @@ class Bastion(Section):
 
 
 class Machine(Section):
-    """What a node must have; on shared hosts also the most that it gets."""
+    """The resources that a node must have; on shared hosts also its limits."""
 
     cpus: NumberOrNone = Field(default=None, ge=_LEAST_CPUS, le=1024, description="CPU cores")
     memory: Memory | None = Field(default=None, description="at least `512 MiB`")
@@ -196,7 +196,7 @@ class Simulation(Section):
         default=None,
         ge=1,
         le=MOST_GPUS,
-        description="how many the machine has, where that is more than the group asks for",
+        description="how many the machine has, if more than the group's `gpus`",
     )
 
 
@@ -209,19 +209,21 @@ class NodeGroup(Section):
 
     name: Name = "node"
     count: Whole = Field(ge=1, le=1000, description="how many nodes are wanted")
-    min: WholeOrNone = Field(default=None, ge=1, description="the fewest that will do; else all")
+    min: WholeOrNone = Field(
+        default=None, ge=1, description="the fewest nodes that are enough; by default all"
+    )
     on_failure: Literal["replace", "leave_out"] = Field(
         default="replace",
-        description="what becomes of nodes beyond `min` that fail: asked for again at once and "
-        "at the next `up`, or left out for good",
+        description="for failed nodes beyond `min`: `replace` asks for another one at once and at "
+        "the next `up`, `leave_out` does not",
     )
     machine: Machine = Machine()
     gpus: Whole = Field(
         default=0,
         ge=0,
         le=MOST_GPUS,
-        description="GPUs per node; a group without any beside others with GPUs serves them, and "
-        "jobs start no ranks on it",
+        description="GPUs per node; jobs start no ranks on a group without GPUs if other groups "
+        "have some",
     )
     simulate: Annotated[
         Simulation | None, BeforeValidator(_named, json_schema_input_type=Simulation | str | None)
@@ -231,12 +233,12 @@ class NodeGroup(Section):
     )
     image: str = Field(
         default="debian-12",
-        description="operating system, such as `debian-12`; `check` names those that roles support",
+        description="operating system, such as `debian-12`; `check` lists the supported ones",
     )
 
     @property
     def least(self) -> int:
-        """The fewest nodes that will do."""
+        """The fewest nodes that are enough."""
         return self.min or self.count
 
     @property
@@ -255,11 +257,9 @@ class NodeGroup(Section):
         if self.simulate is None:
             return self
         if self.gpus == 0:
-            raise ValueError("simulate says what GPUs are, and gpus asks for none")
+            raise ValueError("simulate needs GPUs, and gpus is 0")
         if self.simulate.gpus is not None and self.simulate.gpus < self.gpus:
-            raise ValueError(
-                f"simulate.gpus is {self.simulate.gpus}, and gpus asks for {self.gpus}"
-            )
+            raise ValueError(f"simulate.gpus is {self.simulate.gpus}, less than gpus ({self.gpus})")
         return self
 
 
@@ -270,7 +270,7 @@ class ControlNetwork(Section):
 
 
 class Rdma(Section):
-    """RDMA (RoCE v2) on the experiment network; what is asked for is proved, or fails."""
+    """RDMA (RoCE v2) on the experiment network; `verify` fails if nodes lack it."""
 
     device: Literal["any", "hardware"] = Field(
         default="any", description="any: Soft-RoCE where a node has no adapter"
@@ -322,7 +322,7 @@ class Networks(Section):
 
 
 class Throughput(Section):
-    """What a file system must do for one node, one node at a time."""
+    """The required speed of a file system, measured on one node at a time."""
 
     read: Rate | None = Field(default=None, description="sequential, 1 MiB blocks")
     write: Rate | None = Field(default=None, description="sequential, 1 MiB blocks, synced")
@@ -339,21 +339,21 @@ class SharedStorage(Section):
     )
     path: MountPoint = Field(
         default="/shared",
-        description="where all nodes see it: no folder of the system, apart from the others",
+        description="mount point on all nodes: outside of system folders and of the other paths",
     )
     server: Name | None = Field(default=None, description="node that serves it; else the head")
     transport: Literal["tcp", "rdma"] = Field(default="tcp", description="what carries nfs")
     expect: Throughput | None = Field(
-        default=None, description="what verify measures from each node with fio, and insists on"
+        default=None, description="what `verify` requires of each node, measured with fio"
     )
 
 
 class Scratch(Section):
-    """Fast storage of each node's own; its content does not outlive the cluster."""
+    """Fast storage on each node; `down` deletes its content."""
 
     path: MountPoint = Field(
         default="/scratch",
-        description="where each node sees it: no folder of the system, apart from the others",
+        description="mount point on each node: outside of system folders and of the other paths",
     )
     devices: Literal["auto"] | tuple[Device, ...] = Field(
         default="auto",
@@ -367,7 +367,7 @@ class Storage(Section):
 
     shared: SharedStorage = SharedStorage()
     datasets: MountPoint = Field(
-        default="/datasets", description="where all nodes read datasets: apart from the others, too"
+        default="/datasets", description="folder of datasets on all nodes: outside of other paths"
     )
     scratch: Scratch | None = None
 
@@ -379,8 +379,7 @@ class Storage(Section):
         for (one, here), (other, there) in combinations(places.items(), 2):
             if _holds(here, there) or _holds(there, here):
                 raise ValueError(
-                    f"{one} ({here}) and {other} ({there}) must be apart: what is mounted at one "
-                    "would hide the other, or be within it"
+                    f"{one} ({here}) and {other} ({there}) must be apart: one is within the other"
                 )
         return self
 
@@ -392,7 +391,7 @@ def _holds(folder: str, other: str) -> bool:
 class JupyterLab(Section):
     """JupyterLab on the head, over TLS and with a token."""
 
-    # Runs as an ordinary user, who may not take a lower port.
+    # It runs as an ordinary user, for whom lower ports are forbidden.
     port: Whole = Field(default=8888, ge=1024, le=65535)
     sudo: bool = Field(
         default=False,
@@ -401,8 +400,8 @@ class JupyterLab(Section):
     )
     sources: tuple[Network, ...] = Field(
         default=(),
-        description="networks from which it may be asked; else the controller alone, and `gpubed "
-        "configure` learns where that is now",
+        description="networks that may connect; by default the controller's address alone, which "
+        "`gpubed configure` updates",
     )
 
 
@@ -476,7 +475,7 @@ class Services(Section):
 
     jupyterlab: JupyterLab | None = JupyterLab()
     docker: Docker | None = Field(default=None, description="off unless given; {} switches it on")
-    # Off unless asked for: exporters take a little of the cores whose speed is measured.
+    # Off by default: exporters take CPU time on the nodes whose speed is measured.
     monitoring: Monitoring | None = None
     slurm: Slurm | None = None
 
@@ -496,7 +495,7 @@ class Packages(Section):
     ] = Field(
         default=(),
         description="packages of a host's owner that an installation may remove, downgrade or "
-        "replace; one that would change others is refused",
+        "replace; an installation that would change other packages is refused",
     )
 
 
@@ -509,7 +508,7 @@ def _requirement(text: str) -> str:
 
 
 class Python(Section):
-    """What runs find beside the cluster's Python environment."""
+    """Additions to the cluster's Python environment."""
 
     packages: tuple[Annotated[str, AfterValidator(_requirement)], ...] = Field(
         default=(),
@@ -519,7 +518,7 @@ class Python(Section):
 
 
 class Opening(Section):
-    """A port that answers from outside the cluster."""
+    """A port that is open to hosts outside the cluster."""
 
     port: Port
     protocol: Literal["tcp", "udp"] = "tcp"
@@ -532,7 +531,7 @@ class Opening(Section):
 
 
 class Firewall(Section):
-    """Deny by default; SSH, the cluster's own nodes and these openings get in."""
+    """Denies by default; allows SSH, the cluster's own nodes and these openings."""
 
     enabled: bool = True
     open: tuple[Opening, ...] = ()
@@ -544,10 +543,10 @@ class RenewalPolicy(Section):
     margin: Seconds = Field(
         default=7200.0,
         gt=0,
-        description="remaining time that is too little; at most half of `lease.duration` counts",
+        description="remaining time at which to renew, limited to half of `lease.duration`",
     )
     most: Seconds = Field(
-        default=604800.0, gt=0, description="the longest that the cluster is kept, in all"
+        default=604800.0, gt=0, description="total time for which the cluster is kept, at most"
     )
 
 
@@ -561,24 +560,24 @@ class BeforeEnd(Section):
     collect: bool = Field(
         default=True,
         description="copy the results of all runs from the head, and the newest checkpoints "
-        "where they would go with a node",
+        "if they are on a node's disk",
     )
 
 
 class Idle(Section):
-    """What `gpubed watch` does about a cluster that nobody uses."""
+    """What `gpubed watch` does about a cluster that is not used."""
 
     after: Seconds = Field(
         ge=600,
         description="time without jobs, GPU or CPU use, keys typed or notebooks run, on all nodes",
     )
     warning: Seconds = Field(
-        default=1800.0, ge=300, description="from the warning to what follows; any use ends it"
+        default=1800.0, ge=300, description="time from the warning to the release; use cancels it"
     )
     then: Literal["warn", "release"] = Field(
         default="warn",
-        description="release: results are collected and the nodes given back; volumes stay, what "
-        "is on the nodes' own disks does not",
+        description="release: collect results and give the nodes back; volumes stay, data on the "
+        "nodes' own disks is lost",
     )
     hook: str = Field(
         default="",
@@ -589,16 +588,16 @@ class Idle(Section):
 
 
 class OnNodes(Section):
-    """What nodes do by themselves at the end of a lease, also where no controller is any more."""
+    """What nodes do by themselves at the end of a lease, even without a controller."""
 
     warning: Seconds = Field(
-        default=1800.0, ge=300, description="before the end: people are told, on all terminals"
+        default=1800.0, ge=300, description="before the end: a message on all terminals"
     )
     stop: Seconds = Field(
         default=600.0,
         ge=180,
-        description="before the end: running jobs are asked (SIGTERM) to keep a checkpoint and "
-        "end, and no other starts; at the end, jobs and whatever holds a GPU are ended",
+        description="before the end: running jobs get SIGTERM, to write a checkpoint and end, and "
+        "no other job starts; at the end, jobs and all processes on GPUs are killed",
     )
 
     @model_validator(mode="after")
@@ -612,16 +611,14 @@ class OnNodes(Section):
 
 
 class Lease(Section):
-    """How long the cluster is wanted."""
+    """How long the cluster is needed."""
 
     duration: Seconds = Field(default=86400.0, gt=0)
     renewal: RenewalPolicy = RenewalPolicy()
     before_end: BeforeEnd = BeforeEnd()
-    idle: Idle | None = Field(
-        default=None, description="nothing happens when absent; `{after: 2 h}` warns"
-    )
+    idle: Idle | None = Field(default=None, description="off when absent; `{after: 2 h}` warns")
     on_nodes: OnNodes | None = Field(
         default=None,
-        description="nothing happens when absent; with `{}` nodes mind the end themselves, and "
-        "those of a testbed that takes none back have one: `duration` after the last renewal",
+        description="off when absent; `{}` lets nodes act at the end of the lease by themselves. "
+        "On testbeds without leases, the end is `duration` after the last renewal",
     )

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from gpubed.core import wording
 from gpubed.core.units import Seconds, Whole, WholeOrNone
 
-# Numbers of ordinary users that hosts rarely assign by themselves.
+# Numbers of ordinary users that hosts rarely assign themselves.
 _UIDS = range(10000, 60000)
 _PUBLIC_KEY = wording.pattern(
     r"^(ssh-(ed25519|rsa)|ecdsa-sha2-\S+|sk-\S+) [A-Za-z0-9+/=]+( [^\n\"]*)?$",
@@ -22,8 +22,8 @@ _NAME = wording.pattern(
     r"^[a-z][a-z0-9_-]{0,30}$",
     "lower-case letters, digits, '_' and '-', 31 at most, a letter first",
 )
-# Users and groups of Debian and Ubuntu, of packages that gpubed installs, and gpubed's own. A
-# researcher gets a user and a group of the given name, with a number that these do not have.
+# Users and groups of Debian and Ubuntu, of packages that gpubed installs, and gpubed's own, which
+# cannot be a researcher's user and group, too.
 _SYSTEM = frozenset(
     (
         *("root", "daemon", "bin", "sys", "sync", "games", "man", "lp", "mail", "news", "uucp"),
@@ -65,13 +65,13 @@ def _without_uid(schema: dict[str, Any]) -> None:
 class SlurmUser(_Model):
     """A researcher: a Unix user of all nodes, with a share and limits.
 
-    Limits count what all running jobs of the user have together. A job that alone
-    is beyond a limit is refused, one that is not waits until others have ended.
+    Limits apply to the sum of the user's running jobs. A job that exceeds a limit alone is refused;
+    other jobs wait until enough jobs have ended.
     """
 
     model_config = ConfigDict(json_schema_extra=_without_uid)
 
-    name: _UserName = Field(description="none of an account that nodes have themselves")
+    name: _UserName = Field(description="no system account of the nodes")
     uid: Whole = Field(
         ge=_UIDS.start, lt=_UIDS.stop, description="Unix number; from the name when absent"
     )
@@ -91,7 +91,7 @@ class SlurmUser(_Model):
 
 
 class SlurmPartition(_Model):
-    """Nodes that a job can ask for by one name."""
+    """A named set of nodes for jobs."""
 
     name: str = Field(pattern=_NAME)
     groups: tuple[str, ...] = Field(default=(), description="node groups; all when absent")

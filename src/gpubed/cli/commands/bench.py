@@ -37,25 +37,27 @@ def command(
     campaign: str | None = Argument(
         None,
         metavar="CAMPAIGN",
-        help="A campaign file, or the name of one of campaigns/.",
+        help="A campaign file, or the name of a file in campaigns/.",
         autocompletion=completion.campaigns,
     ),
     repeats: Path | None = Option(
         None,
         "--repeat",
         metavar="REPORT.json",
-        help="Run the campaign of a report again, here, and compare.",
+        help="Run the campaign of a report again on this cluster, and compare.",
     ),
-    plan: bool = Option(False, "--plan", help="Only say what would be run, and how long it takes."),
+    plan: bool = Option(
+        False, "--plan", help="Only show what would be run, and how long it takes."
+    ),
     again_failed: bool = Option(
         False, "--again-failed", help="Also repeat the points that failed."
     ),
     new: bool = Option(
-        False, "--new", help="Begin again; what is there is kept under a dated name."
+        False, "--new", help="Begin again; earlier results are kept under a dated name."
     ),
     as_json: Json = False,
 ) -> int:
-    """Run a matrix of experiments. Repeat it to go on after an interruption."""
+    """Run a matrix of experiments. The same command goes on after an interruption."""
     ui, paths = UI(as_json), find(name)
     if (campaign is None) == (repeats is None):
         raise UsageError(
@@ -83,8 +85,8 @@ def command(
         runlock.measuring(paths.state, "bench"),
         ui.working(f"campaign {source.name}") as show,
     ):
-        for said in bench.begin(new=new, again_failed=again_failed):
-            ui.note(said)
+        for note in bench.begin(new=new, again_failed=again_failed):
+            ui.note(note)
         telling.announce()
         ui.note(f"kept in {bench.folder.path}")
         if ui.err.is_terminal:
@@ -112,13 +114,13 @@ class _Telling:
 
     def ends(self, record: Record) -> None:
         progress, metric = self.bench.series.progress(), self.bench.metric
-        said = record.reason
+        result = record.reason
         if record.status == "ok" and metric in record.figures:
-            said = f"{metric} {formatted(record.figures[metric], self.unit)}"
+            result = f"{metric} {formatted(record.figures[metric], self.unit)}"
         self.ui.mark(
             "pass" if record.status == "ok" else "fail",
             f"{progress.ended} of {progress.ended + progress.left}: {record.id}, repetition "
-            f"{record.repetition}: {said or record.status} ({_time(progress)})",
+            f"{record.repetition}: {result or record.status} ({_time(progress)})",
         )
 
     def warns(self, fault: str) -> None:
@@ -127,7 +129,7 @@ class _Telling:
         self.ui.error(message, f"gpubed up {self.bench.cluster.name}")
 
     def announce(self) -> None:
-        """Say how much is to be run, how long that takes, and what it costs."""
+        """Show how many runs are left, their time, and their cost in node-hours."""
         series, cluster = self.bench.series, self.bench.cluster
         progress, count = series.progress(), len(series.points)
         several = f" x {series.campaign.repeat}" if series.campaign.repeat > 1 else ""
@@ -154,7 +156,7 @@ class _Telling:
         return len(cluster.allocation.nodes) * progress.seconds / 3600
 
     def result(self, before: repeat.Before | None) -> None:
-        """Say what every point gave, and compare it with a report."""
+        """Show the results of all points, and compare them with a report."""
         ui, bench, series, metric = self.ui, self.bench, self.bench.series, self.bench.metric
         compared = repeat.compare(before, series, metric) if before else []
         differences = repeat.differences(before, bench.folder.begun()) if before else []
@@ -164,9 +166,9 @@ class _Telling:
             map(self._row, series.points),
         )
         if len(found := series.on_devices()) > 1:
-            told = "; ".join(f"{device}: {len(found[device])} point(s)" for device in sorted(found))
+            counts = "; ".join(f"{name}: {len(found[name])} point(s)" for name in sorted(found))
             why = "points differ in more than their settings: not all computed on one device"
-            ui.say(one_line(f"{why} ({told})"))
+            ui.say(one_line(f"{why} ({counts})"))
         for record in sorted(series.failed(), key=lambda record: record.key):
             ui.error(f"{record.id}, repetition {record.repetition}: {record.reason}")
         if series.failed():

@@ -19,50 +19,50 @@ def command(
     run: str | None = Argument(
         None,
         metavar="[RUN]",
-        help="Its name, the beginning of one, or `last`; the one at work if left out.",
+        help="Its name, the beginning of its name, or `last`; by default the run at work.",
         autocompletion=completion.runs,
     ),
     as_json: Json = False,
 ) -> int:
-    """End a run on all nodes; what it wrote so far stays. Ctrl-C does so where it was started."""
+    """End a run on all nodes, as Ctrl-C does in its terminal. What it wrote so far stays."""
     ui, paths = UI(as_json), find(name, from_state=True)
-    meant, training = _meant(paths, run)
-    if meant is None and not training:
+    found, training = _named(paths, run)
+    if found is None and not training:
         ui.document("cancel", {"run_id": None, "status": None})
         ui.say(f"no run of {paths.name} is at work")
         return 0
-    called = meant.run_id if meant else f"training {training}"
-    with ui.working(f"{called} is ended"):
+    label = found.run_id if found else f"training {training}"
+    with ui.working(f"{label} is ended"):
         if training:
             active.end_training(paths, training)
-        elif meant and meant.state == "running":
-            active.end(paths, meant.run_id)
-    ended = record.read(paths.runs / meant.run_id) if meant else None
-    # A training that waited for nodes had no run at work.
+        elif found and found.state == "running":
+            active.end(paths, found.run_id)
+    ended = record.read(paths.runs / found.run_id) if found else None
+    # The last run of a training that waits for nodes has failed.
     status = ended.state if ended and not (training and ended.state == "failed") else "interrupted"
     ui.document("cancel", {"run_id": ended and ended.run_id, "status": status})
-    already = bool(meant and meant.state != "running" and not training)
-    ui.say(f"{called}: {status}" + (" already" if already else ""))
+    already = bool(found and found.state != "running" and not training)
+    ui.say(f"{label}: {status}" + (" already" if already else ""))
     return 0
 
 
-def _meant(paths: ClusterPaths, run: str | None) -> tuple[Record | None, str]:
-    """Return the run that is meant, if one is, and the training that it is a part of, if it is.
+def _named(paths: ClusterPaths, run: str | None) -> tuple[Record | None, str]:
+    """Return the run to end, if any, and the folder of the elastic training it belongs to, if any.
 
-    Of a training, any part stands for the whole: meant is its last one.
+    Any run of a training stands for the whole; its last run is returned.
 
     Raises:
-        UsageError: Several are at work, and none was named; or there is no such run.
+        UsageError: Several runs are at work and none was named, or there is no such run.
     """
     if run:
         found = record.find(paths, run)
         training = active.training_of(paths, found)
         return (active.parts(paths, training)[-1], training) if training else (found, "")
     trainings = [*checkpoints.trainings(paths)]
-    running = [one for one in record.every(paths)[0].values() if one.state == "running"]
-    alone = [one for one in running if not active.training_of(paths, one)]
+    running = [each for each in record.every(paths)[0].values() if each.state == "running"]
+    alone = [each for each in running if not active.training_of(paths, each)]
     if len(alone) + len(trainings) > 1:
-        names = ", ".join([*(one.run_id for one in alone), *trainings])
+        names = ", ".join([*(each.run_id for each in alone), *trainings])
         raise UsageError(
             f"{len(alone) + len(trainings)} runs are at work: {names}",
             f"gpubed cancel {paths.name} RUN",

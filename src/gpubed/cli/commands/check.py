@@ -14,12 +14,12 @@ PLACE = ("Cluster", 30)
 
 
 def command(name: ClusterName, as_json: Json = False) -> int:
-    """Find every error of a specification, and say what is allowed."""
+    """Find all errors of a specification, with the allowed values."""
     ui = UI(as_json)
     paths = named(name)
     UI.cluster = paths.name
     if not (is_name(paths) and paths.inventory.is_dir()):
-        find(name)  # says which clusters there are
+        find(name)  # raises an error that lists the clusters
     found, errors = specification.planned(paths.spec)
     errors = [*errors, *owners_variables.faults(paths)]
     ui.document("check", {"errors": [asdict(error) for error in errors]})

@@ -50,9 +50,9 @@ def command(
         if tags or limit or check:
             raise UsageError("--files-only goes with no other option")
         cluster = Cluster(paths, load_plan(paths.spec), allocations.load(paths.allocation))
-        changed = setup.render(cluster)
-        ui.document("configure", {"files": changed})
-        ui.say("\n".join(f"wrote {path}" for path in changed) or "everything is up to date")
+        written = setup.render(cluster)
+        ui.document("configure", {"files": written})
+        ui.say("\n".join(f"wrote {path}" for path in written) or "everything is up to date")
         return 0
     cluster = load_cluster(paths)
     plan, allocation = cluster.plan, cluster.allocation
@@ -69,20 +69,20 @@ def command(
         setup.render(cluster)
         if limit:
             configure.limited(paths, limit)
-        # With what an engine began only `up` goes on: roles change no link and no limit.
-        changed_in_part = record.read(paths).unfinished == "nodes"
-        whole = not (chosen or limit or changed_in_part)
+        # Only `up` completes changes of nodes and links, which roles do not make.
+        up_unfinished = record.read(paths).unfinished == "nodes"
+        whole = not (chosen or limit or up_unfinished)
         with nullcontext() if check else unfinished.noted(paths, whole=whole):
             outcome = configure.configure(paths, tags=chosen, limit=limit, check=check)
             if not check and shared_storage.ROLE in (chosen or roles.active(plan)):
                 shared_storage.remember(cluster)
             if not check and not jupyterlab_port.is_due(cluster):
                 jupyterlab_port.remember(cluster)
-    if changed_in_part:
+    if up_unfinished:
         ui.note(f"the last up did not come to its end: gpubed up {name} goes on with it")
-    phases = [{"name": name, "seconds": took} for name, took in outcome.phases.items()]
-    names = [node.name for node in allocation.nodes if node.name in outcome.changed]
-    counts = {name: outcome.changed[name] for name in names}
+    phases = [{"name": phase, "seconds": took} for phase, took in outcome.phases.items()]
+    changed = outcome.changed
+    counts = {node.name: changed[node.name] for node in allocation.nodes if node.name in changed}
     ui.document("configure", {"changed": counts, "phases": phases, "log": str(outcome.log)})
     for node, count in counts.items():
         ui.say(f"{node}: {count} task(s) changed")
@@ -91,10 +91,10 @@ def command(
 
 def _roles(tags: str, plan: ClusterPlan) -> list[str]:
     """Return the named roles; Ansible would run nothing for an unknown one."""
-    known, chosen = roles.active(plan), [tag.strip() for tag in tags.split(",") if tag.strip()]
+    active, chosen = roles.active(plan), [tag.strip() for tag in tags.split(",") if tag.strip()]
     for name in chosen:
-        if name not in known:
+        if name not in active:
             raise UsageError(
-                f"cluster {plan.cluster} has no role {name!r}", nearest_name(name, known)
+                f"cluster {plan.cluster} has no role {name!r}", nearest_name(name, active)
             )
     return chosen

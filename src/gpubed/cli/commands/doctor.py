@@ -15,10 +15,10 @@ PLACE = ("Care", 10)
 
 def command(
     cluster: str | None = Argument(None, metavar="[CLUSTER]", autocompletion=completion.clusters),
-    fix: bool = Option(False, "--fix", help="Install what Pulumi's own installer can."),
+    fix: bool = Option(False, "--fix", help="Install Pulumi's CLI and plugins."),
     as_json: Json = False,
 ) -> int:
-    """Find what is not in place here, and say how to repair it."""
+    """Find what is missing on this machine, and how to repair it."""
     ui, paths = UI(as_json), find(cluster) if cluster else None
     if fix:
         doctor.repair(paths, ui.note)

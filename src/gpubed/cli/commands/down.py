@@ -26,32 +26,31 @@ def command(
         None,
         "--without",
         metavar="HOST",
-        help="Leave an own host as it is if nobody can log in to it: its node or address; "
-        "repeatable.",
+        help="Skip an own host that cannot be reached, by its node or address; repeatable.",
     ),
     as_json: Json = False,
     yes: Yes = False,
     engine: EngineOption = None,
 ) -> int:
-    """Remove the cluster and all that carries its id; results stay."""
+    """Remove the cluster and all resources with its id; results stay."""
     ui, paths = UI(as_json), find(name, from_state=True)
     chosen = stack.choose(engine)
     if keep_data and not down.data_of(paths, chosen):
         raise down.without_data(paths, chosen)
     server = down.shared_disk(paths)
     lost = f", and the shared storage, which is on the disk of {server}" if server else ""
-    ended = [one.run_id for one in record.every(paths)[0].values() if one.state == "running"]
-    ends = f" Ends what is at work there: {', '.join(ended)}." if ended else ""
-    if ended and yes:
-        ui.note(f"ends what is at work: {', '.join(ended)}")
+    running = [run.run_id for run in record.every(paths)[0].values() if run.state == "running"]
+    ends = f" Ends the runs at work there: {', '.join(running)}." if running else ""
+    if running and yes:
+        ui.note(f"ends the runs at work: {', '.join(running)}")
     questions = [f"Remove cluster {name} and all its nodes{lost}?{ends}"]
     if not (keep_data or yes):
         found = [status_view.described(volume) for volume in down.data_of(paths, chosen)]
         questions += [f"Remove its data, too: {volume}?" for volume in found]
-        for volume in found:  # before the first answer, which is of the nodes alone
+        for volume in found:  # before the first question, which is about the nodes
             ui.note(f"its data is on {volume}")
     for question in questions:
-        if not ui.confirm(question, yes=yes, default=False):
+        if not ui.confirm(question, yes=yes):
             keeping = f"gpubed down {name} --keep-data -y"
             all_of_it = f", or with its data: gpubed down {name} -y"
             raise UsageError(
@@ -59,23 +58,23 @@ def command(
                 keeping + ("" if keep_data else all_of_it),
             )
     display = Display(ui)
-    # The log must survive the folder that `down` removes.
+    # Outside the cluster's folder, which `down` removes.
     with event_file(paths, "down", paths.project.pulumi / f"down-{name}.jsonl") as path:
         with display.following(path):
             removal = down.down(paths, chosen, keep_data=keep_data, without=without or ())
         path.unlink(missing_ok=True)
     keys = ("removed", "kept", "survivors", "unseen", "without")
-    unasked = {"unasked": [str(one) for one in removal.unasked]}
+    unasked = {"unasked": list(map(str, removal.unasked))}
     ui.document("down", {**{key: getattr(removal, key) for key in keys}, **unasked})
-    _tell(ui, paths, removal)
+    _show(ui, paths, removal)
     left = removal.survivors or removal.unseen or removal.unasked
-    return _others(ui, name, removal) or (1 if left else 0)
+    return _show_others(ui, name, removal) or (1 if left else 0)
 
 
-def _tell(ui: UI, paths: ClusterPaths, removal: down.Removal) -> None:
+def _show(ui: UI, paths: ClusterPaths, removal: down.Removal) -> None:
     if removal.removed:
         ui.say(f"removed {len(removal.removed)} resources")
-    for said, names in (
+    for label, names in (
         ("kept", removal.kept),
         ("STILL THERE:", removal.survivors),
         ("COULD NOT BE LOOKED AT, and may be a node still:", removal.unseen),
@@ -83,20 +82,20 @@ def _tell(ui: UI, paths: ClusterPaths, removal: down.Removal) -> None:
         ("left as it is:", removal.without),
     ):
         for name in names:
-            ui.say(f"{said} {name}")
+            ui.say(f"{label} {name}")
     if removal.unseen or removal.unasked:
         ui.note(f"so the cluster's id and key stay; once it answers: gpubed down {paths.name}")
     if removal.unseen:
         hosts = " ".join(f"--without {why.split()[0]}" for why in removal.unseen)
         ui.note(f"if it never will: gpubed down {paths.name} {hosts}", whole=True)
-    for one in removal.unasked:
-        ui.note(f"if nothing of it is there: {one.forget}, and again", whole=True)
+    for testbed in removal.unasked:
+        ui.note(f"if nothing of it is there: {testbed.forget}, and again", whole=True)
     if not (removal.removed or removal.others or removal.unseen or removal.unasked):
         ui.say("there was nothing to remove")
 
 
-def _others(ui: UI, cluster: str, removal: down.Removal) -> int:
-    """Tell of another cluster of the name; it may be this one, whose state was lost."""
+def _show_others(ui: UI, cluster: str, removal: down.Removal) -> int:
+    """Show other clusters of the same name; one may be this cluster, if its state was lost."""
     for uuid in sorted({thing.uuid for thing in removal.others}):
         its = [thing for thing in removal.others if thing.uuid == uuid]
         listed = ", ".join(map(str, its))

@@ -14,7 +14,7 @@ PLACE = ("Cluster", 100)
 
 
 def command(name: ClusterName, as_json: Json = False) -> int:
-    """Print settings with which plain Pulumi and Ansible work. Evaluate its lines in a shell."""
+    """Print variables for plain Pulumi and Ansible. Evaluate the lines in a shell."""
     ui, paths = UI(as_json), find(name)
     paths.prepare()
     stack.Stack(paths, stack.choose(None)).init()

@@ -20,7 +20,7 @@ def command(
     kind: str = Argument(
         ...,
         metavar="|".join(export.KINDS),
-        help="The other tool's words.",
+        help="The format.",
         autocompletion=completion.exports,
     ),
     out: Path | None = Option(None, "--out", help="A file; for espec, a folder. Else stdout."),
@@ -42,8 +42,8 @@ def command(
         files.write_named(path, text.encode())
         written.append(str(path))
     ui.document("export", {"kind": kind, "files": texts, "written": written})
-    for name_of in written:
-        ui.note(f"wrote {name_of}")
+    for path_written in written:
+        ui.note(f"wrote {path_written}")
     if out is None and not as_json:
         ui.raw(next(iter(texts.values())))
     return 0

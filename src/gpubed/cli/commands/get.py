@@ -1,6 +1,5 @@
 """gpubed get."""
 
-from functools import partial
 from pathlib import Path
 
 from typer import Argument, Option
@@ -26,10 +25,9 @@ def command(
 ) -> int:
     """Copy files and folders of the cluster's shared storage here.
 
-    Leaves out, and names, links out of a folder, sockets, pipes and devices.
+    Links out of a folder, sockets, pipes and devices are left out and listed.
     """
-    ui, copier = UI(as_json), copies.through(find(name))
+    ui, copier = UI(as_json), copies.copier(find(name))
     files.make(folder)
-    foresee = [partial(copier.to_get, path, folder) for path in paths]
-    ask = partial(ui.confirm, yes=yes, default=False)
-    return copies.carry_out(ui, "get", copier, foresee, ask, _ASK_FROM)
+    plans = (copier.to_get(path, folder) for path in paths)
+    return copies.run(ui, "get", copier, plans, yes=yes, ask_from=_ASK_FROM)

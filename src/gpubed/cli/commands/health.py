@@ -26,13 +26,13 @@ def command(
         None,
         "--requalify",
         metavar="NODE",
-        help="Use it again, if nothing is wrong any more.",
+        help="Let jobs use a node again, if its checks pass.",
         autocompletion=completion.nodes,
     ),
-    reason: str | None = Option(None, "--reason", help="Why, for whoever asks later."),
+    reason: str | None = Option(None, "--reason", help="Why, as `health` and `status` show it."),
     as_json: Json = False,
 ) -> int:
-    """Show which nodes are well, and take a node out of use or back."""
+    """Show which nodes are healthy; take one out of use, or back."""
     if quarantine and requalify:
         raise UsageError("--quarantine and --requalify exclude each other")
     if quarantine and not reason:
@@ -48,14 +48,12 @@ def command(
     if requalify:
         health.requalify(paths, allocation, requalify)
     found = health.look(paths, allocation.nodes)
-    told = [
-        {"name": one.node, "state": one.state, **one.model_dump(exclude={"node", "reachable"})}
-        for one in found
+    document = [
+        {"name": n.node, "state": n.state, **n.model_dump(exclude={"node", "reachable"})}
+        for n in found
     ]
-    ui.document("health", {"nodes": told})
+    ui.document("health", {"nodes": document})
     rows = ((n.node, n.state, n.quarantine.since if n.quarantine else "", n.reason) for n in found)
     ui.table(["node", "state", "since", "reason"], rows)
-    if quarantine:
-        # What was asked for is done; that the node is out of use is the point.
-        return 0
-    return 1 if any(node.state != "well" for node in found) else 0
+    # A quarantine that the user asked for is a success.
+    return 1 if not quarantine and any(node.state != "well" for node in found) else 0

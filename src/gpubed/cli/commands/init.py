@@ -56,7 +56,7 @@ def _job(project: Project, name: str) -> Path:
     folder = project.jobs / name
     if name in jobfile.names() or folder.exists():
         raise UsageError(f"there is a job {name!r} already", "gpubed init --job ANOTHER")
-    # Whole or not at all: half a job would count as one.
+    # Renamed when complete, since an incomplete folder would count as a job.
     project.jobs.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=project.jobs) as draft:
         made = Path(draft, name)
@@ -70,8 +70,8 @@ def _job(project: Project, name: str) -> Path:
 
 def _cluster(paths: ClusterPaths, backend: str, source: str | None) -> Path:
     if backend not in backend_config.types():
-        known = ", ".join(backend_config.types())
-        raise UsageError(f"there is no backend {backend!r}", f"backends: {known}")
+        names = ", ".join(backend_config.types())
+        raise UsageError(f"there is no backend {backend!r}", f"backends: {names}")
     if why := clusterspec.name_fault(paths.name):
         raise UsageError(
             f"a cluster cannot be named {paths.name!r}: {why}", "gpubed init mycluster"
@@ -97,7 +97,7 @@ def _cluster(paths: ClusterPaths, backend: str, source: str | None) -> Path:
 
 
 def _schema(paths: ClusterPaths) -> str:
-    """Return where an editor finds the schema, from the specification; writes it if need be."""
+    """Return the schema's path relative to the specification; write the schema if missing."""
     published = paths.project.root / "docs" / "reference" / _SCHEMA
     if not published.exists():
         published = paths.project.inventories / _SCHEMA

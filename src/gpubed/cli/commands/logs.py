@@ -22,41 +22,40 @@ def command(
     run: str = Argument(
         "last",
         metavar="[RUN]",
-        help="Its name, the beginning of one, or `last`.",
+        help="Its name, the beginning of its name, or `last`.",
         autocompletion=completion.runs,
     ),
     follow: bool = Option(
-        False, "--follow", "-f", help="Go on until it ends; 1 unless it ended well."
+        False, "--follow", "-f", help="Go on until it ends; exit code 1 if it fails."
     ),
-    rank: int | None = Option(None, metavar="N", min=0, help="Show what this rank prints only."),
+    rank: int | None = Option(None, metavar="N", min=0, help="Show the output of this rank only."),
     as_json: Json = False,
 ) -> int:
-    """Show what a run prints, at work or ended."""
+    """Show the output of a run, at work or ended."""
     ui, paths = UI(as_json), find(name, from_state=True)
     if follow:
-        interruption.is_the_end()
-    meant: Record | None = record.find(paths, run)
+        interruption.end_quietly()
+    following: Record | None = record.find(paths, run)
     lines, estimate = list[str](), Estimate()
-    while meant:
-        part, output = meant, RankOutput()
+    while following:
+        part, output = following, RankOutput()
         if rank is not None and rank >= part.world_size:
             raise UsageError(
                 f"run {part.run_id} has no rank {rank}", f"ranks are 0 to {part.world_size - 1}"
             )
         with ui.working(f"{part.run_id} is read") as show:
             for line in active.output(paths, part.run_id, follow=follow):
-                said = OF_RANK.fullmatch(line)
-                if rank is not None and (said is None or int(said[1]) != rank):
+                ranked = OF_RANK.fullmatch(line)
+                if rank is not None and (ranked is None or int(ranked[1]) != rank):
                     continue
-                told = output.read(line) if rank is None else said and said[3]
-                if told is None:
+                text = output.read(line) if rank is None else ranked and ranked[3]
+                if text is None:
                     continue
-                line = told
-                lines.append(line)
-                progress = estimate.read(line) if follow else None
-                ui.say(line, whole=True) if progress is None else show(progress)
-        # A training that outlives its nodes goes on with another run.
-        meant = active.next_part(paths, part) if follow else None
+                lines.append(text)
+                progress = estimate.read(text) if follow else None
+                ui.say(text, whole=True) if progress is None else show(progress)
+        # An elastic training goes on with another run after the loss of a node.
+        following = active.next_part(paths, part) if follow else None
     now = record.find(paths, part.run_id)
     ui.document("logs", {"run_id": now.run_id, "status": now.state, "lines": lines})
     ui.note(f"{now.run_id}: {now.state}")

@@ -29,10 +29,10 @@ def command(
     curves: bool = Option(False, "--tensorboard", help="TensorBoard over all runs, until Ctrl-C."),
     print_url: bool = Option(False, "--print", help="Print the URL with its token, open nothing."),
     by_tunnel: bool = Option(
-        False, "--tunnel", help="Through SSH: no question about certificates, until Ctrl-C."
+        False, "--tunnel", help="Through SSH, until Ctrl-C; needs no trusted certificate."
     ),
     how_to_trust: bool = Option(
-        False, "--trust", help="Print what makes your systems trust the certificate."
+        False, "--trust", help="Print the commands that make systems trust the certificate."
     ),
     as_json: Json = False,
 ) -> int:
@@ -44,10 +44,10 @@ def command(
     cluster = load_cluster(paths)
     plan, allocation = cluster.plan, cluster.allocation
     if how_to_trust:
-        return _say_how_to_trust(ui, cluster)
+        return _show_how_to_trust(ui, cluster)
     unfinished.require_configured(cluster)
     if curves:
-        return _hold_tensorboard(ui, cluster, show=print_url or as_json)
+        return _open_tensorboard(ui, cluster, show=print_url or as_json)
     if not status:
         unfinished.require_none(paths)
     service = services.STATUS if status else "jupyterlab"
@@ -57,13 +57,13 @@ def command(
     again = f"gpubed open {paths.name}{' --status' if status else ''}"
     if by_tunnel:
         allocation.require_nodes()
-        interruption.is_the_end()
-        with _no_page_left(paths), tunnel.through_ssh(cluster, port) as way:
-            _hold_open(ui, paths, url, way, f"{again} --tunnel", show=print_url or as_json)
+        interruption.end_quietly()
+        with _page_removed(paths), tunnel.through_ssh(cluster, port) as way:
+            _relay(ui, paths, url, way, f"{again} --tunnel", show=print_url or as_json)
         return 0
-    behind = port if allocation.nodes and allocation.head.via else 0
+    hidden_port = port if allocation.nodes and allocation.head.via else 0
     if print_url or as_json:
-        words = tunnel.command(cluster, behind, behind) if behind else None
+        words = tunnel.command(cluster, hidden_port, hidden_port) if hidden_port else None
         ui.document("open", {"url": url, "tunnel": words})
         if not as_json:
             ui.raw(url + "\n")
@@ -75,22 +75,22 @@ def command(
             "the certificate is the cluster's own: 'gpubed open"
             f" {paths.name} --trust' makes it known, '--tunnel' needs none"
         )
-    if not behind:
+    if not hidden_port:
         _show(paths, url, again)
         return 0
-    interruption.is_the_end()
-    with _no_page_left(paths), tunnel.through_ssh(cluster, behind, local=behind) as way:
-        _show(paths, url.replace(f":{behind}/", f":{way.port}/", 1), again)
+    interruption.end_quietly()
+    with _page_removed(paths), tunnel.through_ssh(cluster, hidden_port, local=hidden_port) as way:
+        _show(paths, url.replace(f":{hidden_port}/", f":{way.port}/", 1), again)
         ui.note("the tunnel to the head is open until Ctrl-C")
         way.wait(again)
     return 0
 
 
-def _hold_tensorboard(ui: UI, cluster: Cluster, *, show: bool) -> int:
+def _open_tensorboard(ui: UI, cluster: Cluster, *, show: bool) -> int:
     cluster.allocation.require_nodes()
-    interruption.is_the_end()
+    interruption.end_quietly()
     again = f"gpubed open {cluster.name} --tensorboard"
-    with _no_page_left(cluster.paths), tensorboard.opened(cluster, again) as (url, wait):
+    with _page_removed(cluster.paths), tensorboard.opened(cluster, again) as (url, wait):
         ui.document("open", {"url": url, "tunnel": None})
         if not show:
             _show(cluster.paths, url, again)
@@ -107,14 +107,15 @@ def _show(paths: ClusterPaths, url: str, again: str) -> None:
 
 
 @contextmanager
-def _no_page_left(paths: ClusterPaths) -> Iterator[None]:
+def _page_removed(paths: ClusterPaths) -> Iterator[None]:
+    """Remove the page with the token, which `browser.visit` writes, after the body."""
     try:
         yield
     finally:
         (paths.secrets / _PAGE).unlink(missing_ok=True)
 
 
-def _say_how_to_trust(ui: UI, cluster: Cluster) -> int:
+def _show_how_to_trust(ui: UI, cluster: Cluster) -> int:
     trusted = certificate.authority(cluster.paths.jupyterlab_certificate, cluster.allocation.head)
     steps = certificate.steps(cluster.name, trusted)
     document = {"certificate": trusted.certificate, "sha256": trusted.sha256, "systems": steps}
@@ -125,29 +126,29 @@ def _say_how_to_trust(ui: UI, cluster: Cluster) -> int:
     ui.say("Copy it to the machine that has the browser, then there:")
     for system, commands in steps.items():
         ui.say(f"\n{system}")
-        for one in commands:
-            ui.say(f"  {one}", whole=True)
+        for command in commands:
+            ui.say(f"  {command}", whole=True)
     return 0
 
 
-def _hold_open(
+def _relay(
     ui: UI, paths: ClusterPaths, url: str, way: tunnel.Tunnel, again: str, *, show: bool
 ) -> None:
     def ready(port: int) -> None:
-        here = re.sub(r"^https://[^/]+", f"http://{browser.ADDRESS}:{port}", url)
-        ui.document("open", {"url": here, "tunnel": None})
+        local_url = re.sub(r"^https://[^/]+", f"http://{browser.ADDRESS}:{port}", url)
+        ui.document("open", {"url": local_url, "tunnel": None})
         if not show:
-            _show(paths, here, again)
+            _show(paths, local_url, again)
         elif not ui.as_json:
-            ui.raw(here + "\n")
+            ui.raw(local_url + "\n")
         ui.note("the tunnel to the head is open until Ctrl-C: close its pages before")
 
-    def refused(who: str) -> None:
-        if who not in told:
-            told.add(who)
-            ui.note(f"{who} is refused, who tried to come in on this machine")
+    def refused(user: str) -> None:
+        if user not in reported:
+            reported.add(user)
+            ui.note(f"refused {user}, another user of this machine, who tried to connect")
 
-    told: set[str] = set()
+    reported: set[str] = set()
     service = (tunnel.LOCAL, way.port)
     require_way = partial(way.require_open, again)
     browser.relay(paths.jupyterlab_certificate, service, ready, require_way, refused)

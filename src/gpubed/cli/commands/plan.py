@@ -19,32 +19,32 @@ from gpubed.testbeds import registry
 
 EXAMPLE = "gpubed plan lab"
 PLACE = ("Cluster", 40)
-_STACK = "pulumi:pulumi:Stack"  # Pulumi's own record of the rest, no resource of a cluster
+_STACK = "pulumi:pulumi:Stack"  # Pulumi's record of the stack, no resource of a cluster
 _SHOWN = {"create", "update", "replace", "delete"}
 
 
 def command(name: ClusterName, as_json: Json = False, engine: EngineOption = None) -> int:
     """Show what `up` would create, update, replace and delete. Nothing is changed.
 
-    Ends with 4 where the testbed could not make it now, with 5 beside a run that changes it.
+    Exit code 4: the testbed cannot make the cluster now. Exit code 5: another run changes it.
     """
     ui, paths = UI(as_json), find(name)
     chosen = stack.choose(engine)
-    with TemporaryDirectory() as folder:  # nothing is left behind
+    with TemporaryDirectory() as folder:  # a plan leaves no log
         file = event_file(paths, "plan", Path(folder) / "events.jsonl")
         with file as path, Display(ui).following(path):
             seen = up.preview(paths, chosen)
     plan, damage, steps = seen.plan, seen.damage, seen.steps
-    going = removals.destructive_steps(steps)
-    others = [step for step in steps.steps if step not in going]
+    destructive = removals.destructive_steps(steps)
+    others = [step for step in steps.steps if step not in destructive]
     changes = [
         {"urn": step.urn, "op": step.op, "why": list(step.why)}
-        for step in [*going, *_in_order(others)]
+        for step in [*destructive, *_in_order(others)]
         if step.op in _SHOWN and step.type != _STACK
     ]
     hours = plan.node_hours
     testbed = registry.bound(plan.backend, paths)
-    # What is refused now may be what does not fit, either.
+    # A refusal and a check of the capacity may report the same obstacle.
     found = [*testbed.fits(plan), *doctor.owners_packages(paths, plan)]
     refused = [*seen.refused, *(one for one in found if not one.ok)]
     obstacles = {one.message: one for one in refused}
@@ -102,7 +102,7 @@ def _tell_obstacles(ui: UI, remedies: Mapping[str, str]) -> None:
 
 
 def _in_order(steps: Sequence[ResourceEvent]) -> list[ResourceEvent]:
-    """Put resources of a type together, by name: engines plan them side by side."""
+    """Sort by type and name, since engines plan resources in parallel, in any order."""
     types = list(dict.fromkeys(step.type for step in steps))
 
     def place(step: ResourceEvent) -> tuple[int, list[str | int]]:

@@ -1,7 +1,6 @@
 """gpubed put."""
 
 import math
-from functools import partial
 from pathlib import Path
 
 from typer import Argument, Option
@@ -24,14 +23,14 @@ def command(
 ) -> int:
     """Copy files and folders to the cluster's datasets.
 
-    Jobs find each at $GPUBED_DATASETS/NAME once it is whole. A dataset that is there is updated.
+    Jobs find each at $GPUBED_DATASETS/NAME once all of it has arrived. An existing dataset is
+    updated.
     """
-    ui, copier = UI(as_json), copies.through(find(name))
+    ui, copier = UI(as_json), copies.copier(find(name))
     if as_name is not None and len(sources) > 1:
         raise UsageError(f"--as names one PATH, and there are {len(sources)}")
-    foresee = [
-        partial(copier.to_put, one, one.absolute().name if as_name is None else as_name)
-        for one in sources
-    ]
-    ask = partial(ui.confirm, yes=yes, default=False)
-    return copies.carry_out(ui, "put", copier, foresee, ask, math.inf)
+    plans = (
+        copier.to_put(path, path.absolute().name if as_name is None else as_name)
+        for path in sources
+    )
+    return copies.run(ui, "put", copier, plans, yes=yes, ask_from=math.inf)

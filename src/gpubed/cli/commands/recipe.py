@@ -25,9 +25,9 @@ Name = Annotated[
 
 @app.command("list")
 def list_(as_json: Json = False) -> int:
-    """List the recipes and the GPUs that they serve."""
+    """List the recipes and the GPUs that they support."""
     ui, found = UI(as_json), [recipe.load(name) for name in recipe.names()]
-    ui.document("recipe-list", {"recipes": [one.model_dump(by_alias=True) for one in found]})
+    ui.document("recipe-list", {"recipes": [each.model_dump(by_alias=True) for each in found]})
     ui.table(
         ("recipe", "torch", "CUDA", "driver", "compute capabilities"),
         [
@@ -40,7 +40,7 @@ def list_(as_json: Json = False) -> int:
 
 @app.command()
 def show(name: Name, as_json: Json = False) -> int:
-    """Show a recipe: what it pins, and the GPU code of its packages."""
+    """Show a recipe: its pinned packages, and the GPU code in them."""
     ui, found = UI(as_json), recipe.load(name)
     locked, measured = found.locked(), found.measured()
     ui.document(
@@ -79,22 +79,22 @@ def check(
     ),
     as_json: Json = False,
 ) -> int:
-    """Check a recipe: lock, package index, GPU code; and nodes, if a cluster is given."""
+    """Check a recipe: its lock, GPU code, and a cluster's nodes."""
     ui, found = UI(as_json), recipe.load(name)
     results = list(recipe_check.check(found))
     if cluster is not None:
         results += recipe_check.check_nodes(found, load_cluster(find(cluster)))
     ui.document("recipe-check", {"checks": [result.model_dump() for result in results]})
     for result in results:
-        what = " ".join(filter(None, (result.id, result.node)))
-        why = result.reason or f"{result.value} {result.unit}".strip()
-        ui.mark(result.result, f"{what}: {why}")
+        subject = " ".join(filter(None, (result.id, result.node)))
+        text = result.reason or f"{result.value} {result.unit}".strip()
+        ui.mark(result.result, f"{subject}: {text}")
     return 1 if any(result.result == "fail" for result in results) else 0
 
 
 @app.command()
 def measure(name: Name, as_json: Json = False) -> int:
-    """Download the packages (3 GB) and write down which GPUs their code is for."""
+    """Record the GPU architectures of the packages. Downloads 3 GB."""
     ui, found, record = UI(as_json), recipe.load(name), {}
     for package, libraries in recipe_check.measure(found):
         ui.note(f"{package}: GPU code in {len(libraries)} libraries")
@@ -107,5 +107,5 @@ def measure(name: Name, as_json: Json = False) -> int:
     return 1 if lacking else 0
 
 
-def _gpus(of: recipe.Recipe) -> str:
-    return ", ".join(of.gpus.architectures) or "none"
+def _gpus(found: recipe.Recipe) -> str:
+    return ", ".join(found.gpus.architectures) or "none"

@@ -16,24 +16,27 @@ from gpubed.testbeds.specification import load_current
 
 EXAMPLE = "gpubed renew vw --for 12h"
 PLACE = ("Care", 20)
-_LOOK_EVERY_S = 60.0
-_ENOUGH_S = 60.0
+_POLL_S = 60.0
+_TOLERANCE_S = 60.0  # smaller differences between wanted and granted ends do not count
 _POLICY = "lease.duration in cluster.yml is what each renewal asks for"
 
 
 def command(
     name: ClusterName,
     for_: str | None = Option(
-        None, "--for", metavar="TIME", help="From now on; lease.duration if left out."
+        None, "--for", metavar="TIME", help="From now on; by default lease.duration."
     ),
     until: datetime | None = Option(None, "--until", help="The end, in local time."),
     auto: bool = Option(
-        False, "--auto", help="Go on until the end, and renew as lease.renewal allows."
+        False, "--auto", help="Keep renewing, as lease.renewal allows, until the lease ends."
     ),
     once: bool = Option(False, "--once", help="With --auto: look once, for a cron job."),
     as_json: Json = False,
 ) -> int:
-    """Ask the testbed for more time, and say what it granted. Nodes that mind the end are told."""
+    """Ask the testbed for more time, and show the granted end.
+
+    With `lease.on_nodes`, the nodes are told, too.
+    """
     if for_ and until:
         raise UsageError("--for and --until exclude each other")
     if auto and (for_ or until):
@@ -46,46 +49,41 @@ def command(
     after = seconds("--for", for_, "12h") if for_ else cluster.plan.spec.lease.duration
     end = until.astimezone() if until else leases.now() + timedelta(seconds=after)
     record = leases.renew(cluster, end)
-    ui.document("renew", {"lease": record.document(), "lasts_longer": _lasts_longer(record, end)})
-    code = _tell(ui, record, end)
-    leases.tell_nodes(cluster)
-    return code
-
-
-def _lasts_longer(record: leases.Record, asked: datetime) -> bool:
     granted = record.granted_until
-    return granted is not None and (granted - asked).total_seconds() > _ENOUGH_S
-
-
-def _tell(ui: UI, record: leases.Record, asked: datetime) -> int:
-    granted = record.granted_until
+    excess_s = 0.0 if granted is None else (granted - end).total_seconds()
+    lasts_longer = excess_s > _TOLERANCE_S
+    ui.document("renew", {"lease": record.document(), "lasts_longer": lasts_longer})
     if granted is None:
         ui.say("the nodes do not expire")
-        return 0
-    if _lasts_longer(record, asked):
-        ui.say(f"it lasts longer already, and stays: granted until {leases.local(granted)}")
-        return 0
-    ui.say(f"granted until {leases.local(granted)}")
-    if (asked - granted).total_seconds() > _ENOUGH_S:
-        ui.error(f"the testbed granted less than was asked for ({leases.local(asked)})")
-        return 4
-    return 0
+    else:
+        longer = "it lasts longer already, and stays: " if lasts_longer else ""
+        ui.say(f"{longer}granted until {leases.local(granted)}")
+    if is_short := excess_s < -_TOLERANCE_S:
+        ui.error(f"the testbed granted less than was asked for ({leases.local(end)})")
+    leases.tell_nodes(cluster)
+    return 4 if is_short else 0
 
 
 def _keep(ui: UI, cluster: Cluster, once: bool) -> int:
-    told = set[str]()
+    shown = set[str]()
+
+    def once_only(text: str, show: Callable[[str], None]) -> None:
+        if text not in shown:
+            shown.add(text)
+            show(text)
+
     while True:
         looked = lease_policy.look(cluster)
         record = looked.record
         if record.granted_until and looked.answered:
             granted = f"granted until {leases.local(record.granted_until)}"
-            _tell_once(granted, told, ui.say if looked.renewed else ui.note)
-        for one in looked.messages:
-            words = f"{one.why}: {one.outcome}" if one.outcome else one.why
-            if one.is_fault:
-                ui.error(words)
+            once_only(granted, ui.say if looked.renewed else ui.note)
+        for message in looked.messages:
+            text = f"{message.why}: {message.outcome}" if message.outcome else message.why
+            if message.is_fault:
+                ui.error(text)
             else:
-                _tell_once(words, told, ui.note)
+                once_only(text, ui.note)
         state = record.state(cluster.plan.spec.lease.renewal.margin)
         if state == "unlimited" and looked.answered:
             ui.note("the nodes do not expire")
@@ -97,27 +95,15 @@ def _keep(ui: UI, cluster: Cluster, once: bool) -> int:
         if once:
             ui.document("renew", {"lease": record.document()})
             return 0
-        time.sleep(_LOOK_EVERY_S)
-        cluster = _by_now(ui, cluster)
+        time.sleep(_POLL_S)
+        cluster = _reloaded(ui, cluster)
 
 
-def _tell_once(words: str, told: set[str], tell: Callable[[str], None]) -> None:
-    if words not in told:
-        told.add(words)
-        tell(words)
-
-
-def _by_now(ui: UI, cluster: Cluster) -> Cluster:
+def _reloaded(ui: UI, cluster: Cluster) -> Cluster:
     try:
-        now = load_current(cluster.paths)
+        return load_current(cluster.paths)
     except NotUp:
         raise
-    except GpubedError as error:  # the file may be half written
+    except GpubedError as error:  # cluster.yml may be half written
         ui.error(error.message, error.hint)
         return cluster
-    if now.allocation.uuid != cluster.allocation.uuid:
-        raise GpubedError(
-            f"{cluster.name} was made anew, and this was about the former one",
-            f"gpubed renew {cluster.name} --auto",
-        )
-    return now

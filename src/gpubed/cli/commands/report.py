@@ -30,27 +30,27 @@ def command(
     name: ClusterName,
     campaign: str | None = Argument(
         None,
-        help="A campaign that was measured, the newest if left out; or a run.",
+        help="A measured campaign, by default the newest; or a run.",
         autocompletion=completion.measured,
     ),
     others: list[str] | None = Option(
         None,
         "--with",
         metavar="CLUSTER[/CAMPAIGN]",
-        help="Another one beside it, in the same figures and comparisons; may be repeated.",
+        help="Another campaign, to compare with; repeatable.",
         autocompletion=completion.measured_elsewhere,
     ),
     out: Path | None = Option(
-        None, "--out", metavar="FOLDER", help="Only there; else beside the campaign's points."
+        None, "--out", metavar="FOLDER", help="Where to write; by default the campaign's folder."
     ),
-    here: bool = Option(False, "--here", help="Not in the cluster's JupyterLab as well."),
+    here: bool = Option(False, "--here", help="Do not copy it to the cluster's JupyterLab."),
     show: bool = Option(False, "--open", help="Show the page in the browser."),
     as_json: Json = False,
 ) -> int:
-    """Write what campaigns found: page, figures, CSV, JSON, SVG.
+    """Write the report of campaigns: page, figures, CSV, JSON, SVG.
 
-    Of a run it is a page with its figures by step. Where the cluster is up, its JupyterLab shows
-    a campaign's in the folder campaign-reports.
+    The report of a run is a page with its curves by step. If the cluster is up, its JupyterLab
+    shows reports of campaigns in the folder campaign-reports.
     """
     ui, paths = UI(as_json), find(name)
     if campaign and not others and campaign not in read.names(paths):
@@ -58,9 +58,9 @@ def command(
         if campaign == "last" or any(run.startswith(campaign) for run in runs):
             return _of_run(ui, paths, campaign, out or paths.state / "reports", show=show)
     wanted = read.chosen(paths, campaign)
-    named = [(paths, wanted), *(_other(one, paths, wanted) for one in others or ())]
-    UI.cluster = paths.name  # which hints are about
-    each = [replace(read.load(of, one), use=_use(ui, of)) for of, one in named]
+    named = [(paths, wanted), *(_other(given, paths, wanted) for given in others or ())]
+    UI.cluster = paths.name  # for hints; `find` has set another one
+    each = [replace(read.load(of, name), use=_use(ui, of)) for of, name in named]
     measured = merge.put(each) if others else each[0]
     for file in measured.broken:
         ui.mark("fail", f"{file.file} is left out: {file.reason}")
@@ -81,14 +81,14 @@ def command(
 
 
 def _of_run(ui: UI, paths: ClusterPaths, name: str, folder: Path, *, show: bool) -> int:
-    one = record.find(paths, name)
-    by_step = curves.read(paths.runs / one.run_id)
+    run = record.find(paths, name)
+    by_step = curves.read(paths.runs / run.run_id)
     thinned = {name: curves.thinned(points, _POINTS) for name, points in by_step.items()}
     drawn = {figure: figure.svg() for figure in plots.of_curves(thinned)}
-    written = (folder / f"{one.run_id}.html").absolute()
+    written = (folder / f"{run.run_id}.html").absolute()
     files.make(written.parent)
-    files.write(written, page.of_run(one, drawn).encode("utf-8", errors="replace"))
-    document = {"run_id": one.run_id, "metrics": one.metrics, "curves": thinned}
+    files.write(written, page.of_run(run, drawn).encode("utf-8", errors="replace"))
+    document = {"run_id": run.run_id, "metrics": run.metrics, "curves": thinned}
     ui.document("report", {**document, "files": [str(written)]})
     ui.say(f"report: {written}", whole=True)
     if show:
@@ -104,15 +104,14 @@ def _show(written: Path) -> None:
 
 
 def _other(given: str, first: ClusterPaths, like: str) -> tuple[ClusterPaths, str]:
-    """Return the cluster and the campaign that --with names: the one of the same name, if any."""
+    """Return the cluster and campaign of `--with`; by default the campaign named `like`."""
     cluster, _, name = given.partition("/")
     another = f"gpubed report {first.name} {like} --with {first.name}"
     if cluster not in first.project.clusters() and given in read.names(first):
         raise UsageError(
             f"{given} is no cluster, but a campaign of {first.name}", f"{another}/{given}"
         )
-    # What is left of a cluster is enough, and nobody who names one here wants a new one.
-    paths = find(cluster, from_state=True)
+    paths = find(cluster, from_state=True)  # its results may remain after `down`
     if paths == first and not name:
         raise UsageError(
             f"--with {given} names no campaign, and the report is of one of {first.name} already",
@@ -126,15 +125,15 @@ def _use(ui: UI, paths: ClusterPaths) -> tuple[usage.Row, ...]:
     if not paths.allocation.exists():
         return ()
     try:
-        said = usage.look(Cluster(paths, load_plan(paths.spec), load_allocation(paths.allocation)))
+        use = usage.look(Cluster(paths, load_plan(paths.spec), load_allocation(paths.allocation)))
     except GpubedError as error:
-        ui.note(f"who used the nodes of {paths.name} is not known: {error.message}")
+        ui.note(f"the use of the nodes of {paths.name} is not known: {error.message}")
         return ()
-    return said.rows if said else ()
+    return use.rows if use else ()
 
 
 def _place(ui: UI, paths: ClusterPaths, measured: Measured, written: list[Path]) -> str | None:
-    """Return the page's URL in JupyterLab; None where the cluster has none, or does not take it."""
+    """Copy the report to JupyterLab, if the cluster has it; return the page's URL there."""
     if not paths.allocation.exists():
         return None
     try:

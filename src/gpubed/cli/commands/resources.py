@@ -12,9 +12,8 @@ PLACE = ("Cluster", 20)
 
 
 def command(name: ClusterName, as_json: Json = False) -> int:
-    """Show what machines the testbed has, and how many are free now."""
-    ui = UI(as_json)
-    paths = find(name)
+    """Show the testbed's machines, and how many are free now."""
+    ui, paths = UI(as_json), find(name)
     plan = load_plan(paths.spec)
     offers = registry.bound(plan.backend, paths).resources(plan.spec)
     ui.document("resources", {"offers": [asdict(offer) for offer in offers]})

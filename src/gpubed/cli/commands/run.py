@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 from gpubed.cli import completion, run_detached, run_request, run_result
 from gpubed.cli.job_output import JobOutput
 from gpubed.cli.options import ClusterName, Json, Yes, find
-from gpubed.cli.run_request import Asked
+from gpubed.cli.run_request import Plan
 from gpubed.cli.ui import UI
 from gpubed.cluster import lease
 from gpubed.configuration import health, unfinished
@@ -35,40 +35,41 @@ EXAMPLE = "gpubed run lab -- python train.py --lr 0.1   or: gpubed run lab digit
 PLACE = ("Work", 10)
 
 
-class _Behind(TyperCommand):
-    """What follows `--` is a command where no job was named, else the job's arguments."""
+class _Command(TyperCommand):
+    """Takes the words after `--` as a command, or as arguments if a job is named before it."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        place = args.index("--") if "--" in args else len(args)
-        if {"-h", "--help"} & {*args[:place]} and {*args[1:2]} & {*jobfile.names()}:
-            of_job = jobfile.load(args[1]).arguments.items()
+        end = args.index("--") if "--" in args else len(args)
+        if {"-h", "--help"} & {*args[:end]} and {*args[1:2]} & {*jobfile.names()}:
+            arguments = jobfile.load(args[1]).arguments.items()
             lines = [
-                f"{name}={'' if a.default is None else a.default}  {a.help}" for name, a in of_job
+                f"{name}={'' if a.default is None else a.default}  {a.help}"
+                for name, a in arguments
             ]
             title = f"Arguments of {args[1]}, each with --set:"
             self.epilog = "\n".join(["\b", title, *lines, "", str(self.epilog)])
-        rest = super().parse_args(ctx, args[:place])
-        if args[place:] == ["--"] and not ctx.params.get("job"):
+        rest = super().parse_args(ctx, args[:end])
+        if args[end:] == ["--"] and not ctx.params.get("job"):
             raise UsageError("no command stands behind `--`", "gpubed run lab -- python train.py")
-        if behind := args[place + 1 :]:
-            ctx.params["words"] = behind
+        if words := args[end + 1 :]:
+            ctx.params["words"] = words
         return rest
 
 
-SETTINGS = {"cls": _Behind}
+SETTINGS = {"cls": _Command}
 
 
 def command(
     name: ClusterName,
     job: str | None = Argument(
         None,
-        help="A folder of jobs/; its README.md says more. All are listed if it is left out.",
+        help="A folder of jobs/, see its README.md. If left out, all jobs are listed.",
         autocompletion=completion.jobs,
     ),
     words: list[str] | None = Argument(
         None,
         metavar="[-- COMMAND … | -- --NAME VALUE …]",
-        help="A command in this folder, which travels; or arguments of the job.",
+        help="A command in this folder, which is sent to the nodes; or arguments of the job.",
     ),
     settings: list[str] | None = Option(
         None,
@@ -89,24 +90,24 @@ def command(
     again: str | None = Option(
         None,
         metavar="RUN",
-        help="Repeat a run: ask for what it was asked for.",
+        help="Repeat a run with the same options.",
         autocompletion=completion.runs,
     ),
     resume: str | None = Option(
         None,
         metavar="RUN",
-        help="Go on from the checkpoint of a run; on other nodes, too.",
+        help="Go on from the checkpoint of a run, even on other nodes.",
         autocompletion=completion.resumable,
     ),
     elastic: bool = Option(
         False,
         "--elastic",
-        help="Outlive nodes: go on from the last checkpoint on those that are well.",
+        help="Survive the loss of nodes: go on from the last checkpoint on healthy ones.",
     ),
     least: int = Option(1, "--min", metavar="N", help="With --elastic: wait for N nodes at least."),
     most: int | None = Option(None, "--max", metavar="N", help="With --elastic: N nodes at most."),
     stall_after: str | None = Option(
-        None, metavar="TIME", help="End it once ranks of Horovod waited that long for others."
+        None, metavar="TIME", help="End it once ranks of Horovod have waited that long for others."
     ),
     dry_run: bool = Option(
         False, "--dry-run", help="Show what would start, and where; start nothing."
@@ -126,7 +127,7 @@ def command(
     ),
     launcher: str | None = Option(
         None,
-        help="ssh: at once; slurm: in the queue; gpulab: there. What fits if left out.",
+        help="ssh: at once; slurm: in the queue; gpulab: by GPULab. By default the one that fits.",
         autocompletion=completion.launchers,
     ),
     as_json: Json = False,
@@ -134,15 +135,15 @@ def command(
     """Run a command or a job on the nodes; bring its results back."""
     ui, paths = UI(as_json), find(name)
     bounds = Bounds(least, most) if elastic else None
-    fixes = (nodes is not None, ranks is not None, on, again, repeat > 1)
-    run_request.check_bounds(bounds, least, most, fixed=any(fixes))
-    said = (words, settings, nodes, ranks, on, container, launcher, resume, per_node, stall_after)
-    former = run_request.former_run(paths, job, again, given=any(said))
+    fixed = (nodes is not None, ranks is not None, on, again, repeat > 1)
+    run_request.check_bounds(bounds, least, most, fixed=any(fixed))
+    others = (words, settings, nodes, ranks, on, container, launcher, resume, per_node, stall_after)
+    former = run_request.former_run(paths, job, again, given=any(others))
     choice = Choice(nodes=nodes, ranks=ranks, on=run_request.named_nodes(on))
     if job and job not in jobfile.names() and (shutil.which(job) or Path(job).is_file()):
         start = [] if shutil.which(job) else ["python"]
-        behind = shlex.join([*start, job, *(words or [])])
-        raise UsageError("a command stands behind `--`", f"gpubed run {paths.name} -- {behind}")
+        line = shlex.join([*start, job, *(words or [])])
+        raise UsageError("a command stands behind `--`", f"gpubed run {paths.name} -- {line}")
     is_command = bool(words) and job is None and resume is None
     given = {**jobfile.parse_settings(settings or [])}
     given |= {} if is_command else jobfile.parse_words(words or [])
@@ -159,51 +160,51 @@ def command(
     run_request.check_arguments(request, repeat)
     if bounds:
         training.require_elastic(paths, request)
-    asked = Asked(request, repeat, former, resumed, bounds)
-    interruption.then(f"gpubed runs {paths.name} show last   tells how far it came")
+    plan = Plan(request, repeat, former, resumed, bounds)
+    interruption.set_hint(f"gpubed runs {paths.name} show last   tells how far it came")
     if bounds and not dry_run:
-        return run_detached.run(ui, paths) if detach else _elastic(ui, paths, asked, bounds)
-    # What cannot begin is refused before anything says that it starts.
-    usable, foreseen, left_out = _foreseen(ui, paths, asked)
+        return run_detached.run(ui, paths) if detach else _elastic(ui, paths, plan, bounds)
+    # A run that cannot start is refused here, before a message says that it starts.
+    usable, foreseen, left_out = _foreseen(ui, paths, plan)
     if dry_run:
         return run_result.show(ui, foreseen, repeat, left_out)
-    return run_detached.run(ui, paths) if detach else _run(ui, usable, asked, left_out)
+    return run_detached.run(ui, paths) if detach else _run(ui, usable, plan, left_out)
 
 
-def _foreseen(ui: UI, paths: ClusterPaths, asked: Asked) -> tuple[Cluster, Record, dict[str, str]]:
+def _foreseen(ui: UI, paths: ClusterPaths, plan: Plan) -> tuple[Cluster, Record, dict[str, str]]:
     usable, left_out = _usable(ui, paths)
-    choice = {"choice": training.first(asked.bounds, usable)} if asked.bounds else None
-    foreseen = execution.foresee(usable, asked.request.model_copy(update=choice))
-    if asked.resumed:
-        elastic = asked.bounds is not None
-        run_request.require_checkpoint(usable, asked.resumed, foreseen, elastic=elastic)
-    if former := asked.former:
+    choice = {"choice": training.first(plan.bounds, usable)} if plan.bounds else None
+    foreseen = execution.foresee(usable, plan.request.model_copy(update=choice))
+    if plan.resumed:
+        elastic = plan.bounds is not None
+        run_request.require_checkpoint(usable, plan.resumed, foreseen, elastic=elastic)
+    if former := plan.former:
         run_request.require_no_checkpoint(usable, former, foreseen)
         for difference in compare.differences(former, foreseen):
             ui.mark("update", f"not as in {former.run_id}: {difference}")
     return usable, foreseen, left_out
 
 
-def _run(ui: UI, usable: Cluster, asked: Asked, left_out: dict[str, str]) -> int:
-    request, repeat = asked.request, asked.repeat
+def _run(ui: UI, usable: Cluster, plan: Plan, left_out: dict[str, str]) -> int:
+    request, repeat = plan.request, plan.repeat
     set_ = execution.name_run(request.job) if repeat > 1 else ""
     results = list[JobResult]()
     chosen = selection.choose(usable.allocation, **request.choice.model_dump()).with_ranks
     text = execution.beginning(request.job, chosen)
     terms = execution.Terms(
         set_=set_,
-        again=asked.former.run_id if asked.former else "",
-        resumes=asked.resumed.run_id if asked.resumed else "",
+        again=plan.former.run_id if plan.former else "",
+        resumes=plan.resumed.run_id if plan.resumed else "",
     )
     with runlock.measuring(usable.paths.state, "run", shared=True), ui.working(text) as show:
-        if not ui.err.is_terminal:  # there, it stands until the first step is done
+        if not ui.err.is_terminal:  # a terminal shows it until the first step is done
             ui.note(text)
         for number in range(repeat):
             if repeat > 1:
                 ui.note(f"run {number + 1} of {repeat}")
                 terms = replace(terms, repetition=number)
             terms = replace(terms, run_id=execution.name_run(request.job))
-            interruption.then(
+            interruption.set_hint(
                 f"gpubed runs {usable.name} show {terms.run_id}   tells how far it came"
             )
             output = JobOutput(ui, show, run_detached.log(usable.paths))
@@ -224,15 +225,15 @@ def _usable(ui: UI, paths: ClusterPaths) -> tuple[Cluster, dict[str, str]]:
     return usable, {node.node: node.reason for node in left_out}
 
 
-def _elastic(ui: UI, paths: ClusterPaths, asked: Asked, bounds: Bounds) -> int:
-    request, resumed = asked.request, asked.resumed
+def _elastic(ui: UI, paths: ClusterPaths, plan: Plan, bounds: Bounds) -> int:
+    request, resumed = plan.request, plan.resumed
     with ui.working(f"{request.job} starts") as show:
         output = JobOutput(ui, show, run_detached.log(paths))
         whole = training.Training(
             paths,
             request,
             bounds,
-            lambda what: ui.mark("update", what),
+            lambda message: ui.mark("update", message),
             output.tell,
             resumes=resumed.run_id if resumed else "",
         )
@@ -241,12 +242,12 @@ def _elastic(ui: UI, paths: ClusterPaths, asked: Asked, bounds: Bounds) -> int:
         except KeyboardInterrupt:
             if whole.run_id:
                 again = f"gpubed run {paths.name} --elastic --resume {whole.run_id}"
-                interruption.then(f"{again}   goes on with it")
+                interruption.set_hint(f"{again}   goes on with it")
             raise
     if len(whole.legs) > 1:
         rows = [(leg.run_id, ",".join(leg.nodes), leg.why or leg.status) for leg in whole.legs]
         ui.table(["run", "nodes", "its end"], rows)
         ui.say(f"{len(whole.legs)} runs in {duration(whole.seconds)}; what follows is of the last")
-    parts = [asdict(leg) for leg in whole.legs]
-    more = {"legs": parts, "total_seconds": round(whole.seconds, 2)}
-    return run_result.conclude(ui, request.job, result, output, {}, **more)
+    legs = [asdict(leg) for leg in whole.legs]
+    total = round(whole.seconds, 2)
+    return run_result.conclude(ui, request.job, result, output, {}, legs=legs, total_seconds=total)

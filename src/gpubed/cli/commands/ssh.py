@@ -24,12 +24,12 @@ EXAMPLE = "gpubed ssh lab head -- nproc"
 PLACE = ("Work", 60)
 _REFUSED = 255  # ssh's own exit code; a command's may be the same
 _ANSWERS_S = 5.0
-# Signals forwarded to ssh, which decides how to end; gpubed ends with it.
-_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+# Sent on to ssh; gpubed ends when ssh does.
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
-class _Words(TyperCommand):
-    """What follows `--` is the command, also where no node was named before it."""
+class _Command(TyperCommand):
+    """Takes the words after `--` as the command, even if no node is named before it."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         if args[1:2] == ["--"]:
@@ -37,7 +37,7 @@ class _Words(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-SETTINGS = {"cls": _Words, "context_settings": {"ignore_unknown_options": True}}
+SETTINGS = {"cls": _Command, "context_settings": {"ignore_unknown_options": True}}
 
 
 def command(
@@ -45,24 +45,24 @@ def command(
     node: str = Argument("head", help="A node's name, or `head`.", autocompletion=completion.nodes),
     words: list[str] | None = Argument(None, metavar="[-- COMMAND]"),
 ) -> int:
-    """Open a shell on a node, or run a command there. It is the head if none is named."""
+    """Open a shell on a node, or run a command there. The default is the head."""
     paths = find(name, from_state=True)
     named = load_allocation(paths.allocation).node(node)
     secret.require_key(paths)
-    code = attend(["ssh", "-F", str(paths.ssh_config), named.name, *(words or [])])
+    code = run_interactive(["ssh", "-F", str(paths.ssh_config), named.name, *(words or [])])
     if code == _REFUSED:
-        _say_whose_key(UI(), paths, named)
+        _explain_host_key(UI(), paths, named)
     return code
 
 
-def attend(words: Sequence[str]) -> int:
+def run_interactive(words: Sequence[str]) -> int:
     """Run an interactive program in the user's terminal and process group; return its exit code."""
     child = os.posix_spawnp(words[0], list(words), os.environ)
 
     def send_on(number: int, _frame: FrameType | None) -> None:
         os.kill(child, number)
 
-    before = {number: signal.signal(number, send_on) for number in _ENDS}
+    before = {number: signal.signal(number, send_on) for number in _FORWARDED}
     status = os.waitpid(child, os.WUNTRACED)[1]
     while os.WIFSTOPPED(status):  # stop as well, so that the shell gets the terminal
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -74,10 +74,10 @@ def attend(words: Sequence[str]) -> int:
     return code if code >= 0 else interruption.EXIT - code
 
 
-def _say_whose_key(ui: UI, paths: ClusterPaths, node: Node) -> None:
-    """Say what to do where another host key was presented: OpenSSH's own advice would not help."""
+def _explain_host_key(ui: UI, paths: ClusterPaths, node: Node) -> None:
+    """Show what to do if a node presents another host key; OpenSSH's own advice would not help."""
     with SSH(node, paths) as ssh:
-        # Who does not answer at all is not asked over and over.
+        # `greet` would retry a node that does not answer.
         if not (node.via or ssh.answers(node.port, _ANSWERS_S)):
             return
     try:
@@ -85,4 +85,4 @@ def _say_whose_key(ui: UI, paths: ClusterPaths, node: Node) -> None:
     except HostKeyMismatch as error:
         ui.error(error.message, f"whatever OpenSSH proposes: {error.hint}")
     except GpubedError:
-        pass  # ssh has said why
+        pass  # ssh has reported it

@@ -18,10 +18,10 @@ def command(
     name: ClusterName,
     as_json: Json = False,
     verbose: bool = Option(
-        False, "--verbose", "-v", help="List every check, also what passed or was skipped."
+        False, "--verbose", "-v", help="List every check, even passed and skipped ones."
     ),
 ) -> int:
-    """Show what is wrong, nodes, use, lease, services, verification."""
+    """Show problems, nodes, use, lease, services and verification."""
     ui, paths, engine = UI(as_json), find(name, from_state=True), stack.choose(None)
     try:
         document = status.status(paths, engine, use=True)

@@ -22,7 +22,7 @@ def command(
     as_json: Json = False,
     yes: Yes = False,
     verify: bool = Option(False, "--verify", help="Verify again even if nothing changed."),
-    refresh: bool = Option(False, "--refresh", help="First look at what became of the nodes."),
+    refresh: bool = Option(False, "--refresh", help="First read what exists from the testbed."),
     events: Path | None = Option(None, "--events", help="Append one JSON object per event."),
     engine: EngineOption = None,
 ) -> int:
@@ -44,11 +44,11 @@ def command(
 
 
 def _is_whole(document: dict[str, Any]) -> bool:
-    """Say whether `up` left nothing to put right.
+    """Return whether `up` left nothing to repair.
 
-    Services have answered a moment ago, and one that is slow now is no failure of the run; for
-    the boot of bare nodes nobody waits.
+    Services do not count: they answered during the run, and may only be slow now. Nor do bare
+    nodes that still boot.
     """
     rows = [row for row in document["nodes"] if not row["reason"]]
-    well = all(row["state"] == "ready" or status_view.boots(document, row) for row in rows)
-    return well and not document["stopped"]
+    ready = all(row["state"] == "ready" or status_view.boots(document, row) for row in rows)
+    return ready and not document["stopped"]

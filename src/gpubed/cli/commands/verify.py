@@ -26,12 +26,12 @@ def command(
         None,
         "--gpu-report",
         metavar="FILE",
-        help="First write all that a simulation of the GPUs can be recorded from, "
-        "with no name, address or serial number in it.",
+        help="First write a report of the GPUs, from which a simulation can be made, "
+        "without names, addresses and serial numbers.",
     ),
     as_json: Json = False,
 ) -> int:
-    """Prove that the cluster is what its specification says."""
+    """Check that the cluster is as its specification says."""
     ui, paths = UI(as_json), find(name)
     unfinished.require_still(paths)
     cluster = load_cluster(paths)
@@ -40,7 +40,7 @@ def command(
         found = gpu_report.of_cluster(cluster)
         gpu_report.write(report_to, found)
         ui.say(gpu_report.described(found, report_to))
-    display, way_on = Display(ui), ""
+    display, hint = Display(ui), ""
     interrupted = unfinished.state(paths) == unfinished.INTERRUPTED
     with (
         runlock.measuring(paths.state, "verify"),
@@ -50,16 +50,16 @@ def command(
         try:
             result = setup.verify_cluster(cluster)
         except VerificationFailed as failed:
-            result, way_on = failed.verification, failed.hint or ""
+            result, hint = failed.verification, failed.hint or ""
     ui.document("verify", {"verification": result.summary()})
     status_view.verification(ui, result.summary(), whole=True)
     if interrupted:
         ui.mark(
             "fail",
-            "the last configuration did not come to its end: nodes, links and what they are "
-            "compared with may be of before and after",
+            "the last configuration did not come to its end: some nodes, links and limits may "
+            "be the former ones",
         )
-        way_on = f"gpubed up {name} goes on with it"
-    if way_on:
-        ui.note(f"→ {way_on}")
+        hint = f"gpubed up {name} goes on with it"
+    if hint:
+        ui.note(f"→ {hint}")
     return result.exit_code

@@ -16,26 +16,26 @@ from gpubed.engines import stack
 
 EXAMPLE = "gpubed watch lab"
 PLACE = ("Care", 40)
-_LEAST_S = 5.0
+_SHORTEST_S = 5.0
 
 
 def command(
     name: ClusterName,
-    every: str = Option("60 s", "--every", metavar="TIME", help="From look to look."),
-    repairs: int = Option(5, "--repairs", min=0, help="How many may begin within 24 hours."),
+    every: str = Option("60 s", "--every", metavar="TIME", help="Time between two looks."),
+    repairs: int = Option(5, "--repairs", min=0, help="The most repairs within 24 hours."),
     once: bool = Option(False, "--once", help="Look once, for a cron job."),
-    install: bool = Option(False, "--install", help="Let your systemd run it, from now on."),
+    install: bool = Option(False, "--install", help="Run it as a service of your systemd."),
     remove: bool = Option(False, "--remove", help="Undo --install."),
     as_json: bool = Option(False, "--json", help="Print one JSON object per event on stdout."),
     engine: EngineOption = None,
 ) -> int:
-    """Repair what breaks, renew the lease, and log why. No repair costs data."""
+    """Repair the cluster, renew its lease, and log why. Repairs never delete data."""
     if once + install + remove > 1:
         raise UsageError("--once, --install and --remove exclude each other")
     ui, wait_s = UI(as_json), seconds("--every", every, "60 s")
-    if wait_s < _LEAST_S:
-        raise UsageError(f"--every {every!r} is less than {_LEAST_S:g} s", "--every '60 s'")
-    if remove:  # also of a cluster that is no more
+    if wait_s < _SHORTEST_S:
+        raise UsageError(f"--every {every!r} is less than {_SHORTEST_S:g} s", "--every '60 s'")
+    if remove:  # even if the cluster no longer exists
         unit = watch_unit.remove(named(name))
         ui.document("watch", {"unit": unit and str(unit)})
         ui.say(f"removed {unit}" if unit else "there was nothing to remove", whole=True)
@@ -44,23 +44,23 @@ def command(
     if install:
         return _install(ui, paths, every, repairs, engine)
 
-    def hear(event: Event) -> None:
+    def show(event: Event) -> None:
         ui.document("watch", event.document(), indent=None)
         ui.say(event.line, whole=True)
 
-    watched = watch.Watch(paths, chosen, repairs, hear, lambda path: Display(ui).following(path))
+    watched = watch.Watch(paths, chosen, repairs, show, lambda path: Display(ui).following(path))
     if watched.is_over:
         watched.look()
-        return 0  # the lock would make the cluster's folder again
+        return 0  # without the lock, which would create the cluster's folder again
     with runlock.locked(paths.watching, "watch"):
         if once:
             return 1 if watched.look() == "amiss" else 0
         watched.start(wait_s)
         try:
-            while (looked := watched.try_look())[0] != "gone":
-                said = f"watching {paths.name}: {looked[0]} at {time.strftime('%H:%M:%S')}"
-                with ui.working(f"{said}, looked at again every {wait_s:g} s"):
-                    time.sleep(max(wait_s, looked[1]))
+            while (result := watched.try_look())[0] != "gone":
+                state = f"watching {paths.name}: {result[0]} at {time.strftime('%H:%M:%S')}"
+                with ui.working(f"{state}, looked at again every {wait_s:g} s"):
+                    time.sleep(max(wait_s, result[1]))
         except KeyboardInterrupt:
             watched.journal.tell("ended", "interrupted")
             raise
@@ -72,12 +72,12 @@ def _install(ui: UI, paths: ClusterPaths, every: str, repairs: int, engine: str 
     options += ["--engine", engine] if engine else []
     unit = watch_unit.install(paths, options)
     ui.document("watch", {"unit": str(unit)})
-    ui.say(f"{unit.name} runs; what it does is in {paths.logs / 'watch.log'}", whole=True)
+    ui.say(f"{unit.name} runs; its log is {paths.logs / 'watch.log'}", whole=True)
     if not watch_unit.lingers():
-        ui.note("it ends when you log out; to let it outlive that: loginctl enable-linger")
+        ui.note("it ends when you log out; to keep it running: loginctl enable-linger")
     if keys := ", ".join(watch_unit.keys_of_agents(paths)):
         ui.note(
-            f"nodes are behind {keys}, which an SSH agent holds: once that agent ends, as most do "
-            "when you log out, they are out of reach; a key without a passphrase is not"
+            f"nodes are reached with {keys} from an SSH agent; once that agent ends, as most do "
+            "when you log out, they are out of reach; a key without a passphrase needs no agent"
         )
     return 0

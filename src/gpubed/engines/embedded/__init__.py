@@ -1,7 +1,7 @@
 """The embedded engine: Pulumi programs without the Pulumi CLI.
 
 It serves the SDK's own protocol, runs dynamic providers in the SDK's own server, and keeps Pulumi's
-own files. It refuses by name what only the Pulumi CLI does, such as binary plugins.
+own files. Features that only the Pulumi CLI has, such as binary plugins, are refused by name.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 
 def __getattr__(name: str) -> Any:
-    # Child processes run a module of this package; loading the whole engine there would cost each
-    # of them a third of its start.
+    # Child processes run a module of this package; loading the whole engine would make their
+    # start half as long again.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = "engine" if name == "Engine" else "events"

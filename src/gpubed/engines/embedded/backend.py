@@ -23,9 +23,9 @@ from gpubed.engines.embedded import checkpoint
 from gpubed.engines.embedded.events import DamagedState, Refusal
 from gpubed.engines.embedded.values import Properties
 
-_KEPT = 10
-_LONGEST = 500  # characters of a reason; a damaged state's names may be of any length
-_LARGEST = 2**29  # bytes; ten thousand nodes need less
+_MOST_BACKUPS = 10
+_LONGEST = 500  # characters of a reason; names in a damaged state may have any length
+_LARGEST = 2**29  # bytes of a state; ten thousand nodes need less
 
 
 class StackFile:
@@ -35,8 +35,8 @@ class StackFile:
         self.project, self.stack = project, stack
         self._home = root / ".pulumi"
         self.path = self._home / "stacks" / project / f"{stack}.json"
-        self.backup = self.path.with_name(f"{stack}.json.bak")  # before the last write
-        self.kept = self._home / "backups" / project / stack  # before each of the last runs
+        self.backup = self.path.with_name(f"{stack}.json.bak")  # the state before the last write
+        self.kept = self._home / "backups" / project / stack  # the states before the last runs
         self.locks = self._home / "locks" / "organization" / project / stack
 
     def read(self) -> Properties | None:
@@ -55,7 +55,7 @@ class StackFile:
             raise DamagedState(f"the state {error.message}", self._repair()) from None
 
     @contextlib.contextmanager
-    def told(self) -> Iterator[None]:
+    def explaining_damage(self) -> Iterator[None]:
         """Add the file and its repair to a `DamagedState` that the body raises."""
         try:
             yield
@@ -88,7 +88,7 @@ class StackFile:
             if self.path.exists():
                 self.kept.mkdir(parents=True, exist_ok=True)
                 _link(self.path, self.kept / f"{self.stack}.{time.time_ns()}.json")
-                for old in sorted(self.kept.iterdir())[:-_KEPT]:
+                for old in sorted(self.kept.iterdir())[:-_MOST_BACKUPS]:
                     old.unlink()
 
     def write(self, text: str) -> None:
@@ -180,7 +180,7 @@ class _Holder(BaseModel):
         return f"process {self.pid} of {self.username} on {self.hostname} since {self.timestamp}"
 
     def has_ended(self) -> bool:
-        """Return whether the process, of this host, has ended; a zombie has."""
+        """Return whether the process has ended; false for a process of another host."""
         if self.hostname != socket.gethostname():
             return False
         try:

@@ -104,15 +104,15 @@ def read(latest: Properties, cipher: PassphraseCipher) -> Checkpoint:
 
 
 def verify(resources: Iterable[State]) -> None:
-    """Check that a resource is listed after all it refers to; raise `DamagedState` if it is not."""
-    seen: set[str] = set()
+    """Check that resources are listed after those they refer to; raise `DamagedState` if not."""
+    listed: set[str] = set()
     alive: set[str] = set()
     for state in resources:
-        if missing := [urn for urn in (*state.needs(), state.parent) if urn and urn not in seen]:
+        if missing := [urn for urn in (*state.needs(), state.parent) if urn and urn not in listed]:
             raise DamagedState(f"{state.urn} refers to {missing[0]}, which is not listed before it")
         if state.urn in alive and not state.delete:
             raise DamagedState(f"{state.urn} is listed twice")
-        seen.add(state.urn)
+        listed.add(state.urn)
         if not state.delete:
             alive.add(state.urn)
 

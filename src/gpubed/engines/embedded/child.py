@@ -56,7 +56,7 @@ class Child:
         on_line: Callable[[str], None],
     ) -> None:
         self._process = subprocess.Popen(
-            # -P: a file of the project may have a module's name.
+            # -P: files of the project must not shadow modules.
             [sys.executable, "-u", "-P", "-m", __name__, *arguments],
             cwd=cwd,
             env={**os.environ, **_QUIET, **environment, _ENGINE_PID: str(os.getpid())},
@@ -107,7 +107,7 @@ class Child:
 
 
 def _main() -> int:
-    """Run as a child: ended by the kernel with the engine, and on SIGTERM with all descendants."""
+    """Run as a child, which the kernel ends with the engine, and SIGTERM with all descendants."""
 
     def end(_signal: int, _frame: FrameType | None) -> None:
         end_descendants()
@@ -131,7 +131,7 @@ def _providers(socket: str, parallel: str) -> int:
     """
     import grpc  # type: ignore[import-untyped]
 
-    # Providers may be modules of the project; at the path's end, these shadow none of Python's.
+    # Providers may be modules of the project; at the end of the path they shadow no other module.
     sys.path.append(str(Path.cwd()))
     make = grpc.server
 
@@ -171,8 +171,8 @@ def _program(
         root_directory=root,
     )
     pulumi.runtime.configure(settings)
-    # The SDK looks up where each resource is declared. The source files need not be read again for
-    # that, and the innermost frames of the call stack, which gRPC carries each time, are enough.
+    # The SDK sends each resource's call stack, to locate its declaration. The innermost frames are
+    # enough, and source files need not be checked for changes each time.
     linecache.checkcache = lambda *_: None
     traceback.extract_stack = functools.partial(traceback.extract_stack, limit=_FRAMES)
     gc.set_threshold(50_000)  # most objects of a short process live to its end
@@ -183,8 +183,8 @@ def _program(
 
     async def program() -> None:
         runpy.run_path(entry, run_name="__main__")
-        # Lets the SDK see all registrations first; else it looks at all unfinished outputs whenever
-        # one of them finishes.
+        # Lets the SDK see all registrations first; else it goes through all unfinished outputs
+        # whenever one of them finishes.
         await asyncio.sleep(0)
 
     loop = asyncio.new_event_loop()
@@ -197,7 +197,7 @@ def _program(
         except pulumi.RunError as error:
             pulumi.log.error(str(error))
         except Exception as error:
-            # From the first frame of the user's code on.
+            # Starts at the first frame of the user's code.
             frames = traceback.extract_tb(error.__traceback__)
             inner = [i for i, frame in enumerate(frames) if frame.name == "<module>"]
             shown = traceback.format_exc(limit=inner[0] - len(frames) if inner else None)

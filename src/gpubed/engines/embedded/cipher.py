@@ -15,9 +15,9 @@ from gpubed.core.errors import GpubedError
 
 _ITERATIONS = 1_000_000
 _WITNESS = "pulumi"
-OPENED_BY = (
-    "it was sealed with another passphrase, such as a PULUMI_CONFIG_PASSPHRASE of yours. Leave "
-    ".gpubed/pulumi/passphrase as it is, and seal the stack with that: "
+WRONG_KEY_HINT = (
+    "the stack is encrypted with another passphrase, such as your own PULUMI_CONFIG_PASSPHRASE. "
+    "Leave .gpubed/pulumi/passphrase as it is, and encrypt the stack with that: "
     'eval "$(gpubed env CLUSTER)" && PULUMI_CONFIG_PASSPHRASE=THE_OTHER pulumi stack '
     "change-secrets-provider passphrase -s CLUSTER --non-interactive < .gpubed/pulumi/passphrase"
 )
@@ -32,9 +32,8 @@ class PassphraseCipher:
 
     def __init__(self, passphrase: str, salt: str | None = None) -> None:
         self._passphrase = passphrase
-        # An unchanged value keeps its ciphertext, so that a save changes only what changed. The
-        # scope (a URN) keeps equal secrets of two resources apart.
-        self._known: dict[tuple[str, str], str] = {}
+        # Ciphertexts by scope (a URN) and plaintext: an unchanged value is written as before.
+        self._ciphertexts: dict[tuple[str, str], str] = {}
         if salt is None:
             return
         try:
@@ -62,16 +61,16 @@ class PassphraseCipher:
         return self._opening[0]
 
     def encrypt(self, plaintext: str, scope: str = "") -> str:
-        """Return the ciphertext, the same one as before for a value known in this scope."""
-        known = self._known.get((scope, plaintext))
-        if known is None:
-            known = self._known[scope, plaintext] = _seal(self._opening[1], plaintext)
-        return known
+        """Return the ciphertext of a value, always the same within a scope."""
+        found = self._ciphertexts.get((scope, plaintext))
+        if found is None:
+            found = self._ciphertexts[scope, plaintext] = _seal(self._opening[1], plaintext)
+        return found
 
     def decrypt(self, ciphertext: str, scope: str = "") -> str:
         """Decrypt a ciphertext; `encrypt` returns the same one for this text and scope."""
         plaintext = self._open(ciphertext, scope or "the configuration")
-        self._known[scope, plaintext] = ciphertext
+        self._ciphertexts[scope, plaintext] = ciphertext
         return plaintext
 
     def _open(self, ciphertext: str, where: str) -> str:
@@ -84,7 +83,7 @@ class PassphraseCipher:
 
 
 def _wrong_passphrase(where: str) -> GpubedError:
-    return GpubedError(f"the passphrase does not decrypt {where[:200]}", OPENED_BY)
+    return GpubedError(f"the passphrase does not decrypt {where[:200]}", WRONG_KEY_HINT)
 
 
 def _seal(aead: AESGCM, plaintext: str) -> str:

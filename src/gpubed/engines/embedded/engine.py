@@ -42,13 +42,17 @@ _GRACE_SECONDS = 3.0  # for steps in flight, once the run is interrupted
 class Engine:
     """Runs a Pulumi Python program without the Pulumi CLI.
 
-    It keeps the CLI's files, so that a stack can move between the two at any time. A first
-    KeyboardInterrupt lets steps in flight finish; a second one ends at once. Methods that change
-    the stack raise `Locked` while another run holds it, and `StepFailed` for failed steps; finished
-    ones are saved.
+    The engine keeps the CLI's files, so that a stack can change between the two at any time. A
+    first KeyboardInterrupt lets steps in flight finish, a second one ends them at once.
 
-    `project_dir` has Pulumi.yaml, `backend_dir` `.pulumi/`; `parallel` steps may run at once, by
-    default four per processor; the program and the providers get `worker_environment`.
+    Methods that change the stack raise `Locked` while another run holds it, and `StepFailed` if
+    steps failed; finished steps are saved.
+
+    Args:
+        project_dir: The folder of Pulumi.yaml.
+        backend_dir: The folder of `.pulumi/`.
+        parallel: How many steps may run at once, by default four per processor.
+        worker_environment: Variables for the program and the providers.
     """
 
     def __init__(
@@ -79,13 +83,13 @@ class Engine:
 
         def work(operation: _Operation) -> Properties:
             if refresh:
-                operation.look()
+                operation.read_resources()
             return operation.deploy()
 
         return self._operate(on_event, work, preview=True)
 
     def up(self, on_event: EventSink = discard) -> Result:
-        """Make the stack what the program says; create the stack if missing."""
+        """Create, update and delete resources as the program declares; create a missing stack."""
         with self._file.locked():
             self.stack.create()
             return self._operate(on_event, _Operation.deploy, save_salt=True)
@@ -177,7 +181,6 @@ class _Operation:
                 monitor.close()
 
     def destroy(self) -> None:
-        """Delete everything."""
         with self._with_provider() as run:
             resources = list(self.checkpoint.resources)
             steps.delete_all(run, resources, resources)
@@ -191,14 +194,14 @@ class _Operation:
                 run.journal.forget_interrupted()
         return next((state.outputs for state in resources if state.type == STACK_TYPE), {})
 
-    def look(self) -> None:
+    def read_resources(self) -> None:
         """Read every resource before a preview, without events."""
         quiet = dataclasses.replace(self, reporter=Reporter(discard, preview=True))
         resources = list(self.checkpoint.resources)
         with quiet._with_provider() as run:
             steps.refresh(run, resources)
-            there = set(map(id, run.journal.resources()))
-            self.checkpoint.resources = [one for one in resources if id(one) in there]
+            exist = set(map(id, run.journal.resources()))
+            self.checkpoint.resources = [state for state in resources if id(state) in exist]
 
     @contextlib.contextmanager
     def _with_provider(self) -> Iterator[Run]:
@@ -221,14 +224,14 @@ class _Operation:
         with tempfile.TemporaryDirectory(prefix="gpubed-", ignore_cleanup_errors=True) as folder:
             environment = {**self.engine.environment, "PULUMI_PROJECT": project.name}
             socket = Path(folder, "provider")
-            provider = Provider(project.root, socket, environment, parallel, self._say)
+            provider = Provider(project.root, socket, environment, parallel, self._log)
             names = stack.name, project.name
             run = Run(*names, journal, provider, self.reporter, self.preview, parallel)
             for pending in self.checkpoint.pending:
                 self.reporter.log(
                     "warning",
                     f"an earlier run was interrupted while {pending.type} {pending.state.name};"
-                    " what of it is there is found again, and counts as made",
+                    " if it exists, it is adopted",
                     pending.state.urn,
                 )
             try:
@@ -247,9 +250,9 @@ class _Operation:
 
     def _supervise(self, run: Run, registrar: Registrar, monitor: Monitor) -> Properties:
         project = self.engine.stack.project
-        words = ["program", monitor.address, run.project, run.stack, str(project.root)]
-        words += [project.entry, str(run.parallel), str(self.preview)]
-        program = Child(words, project.directory, self.engine.environment, self._say)
+        arguments = ["program", monitor.address, run.project, run.stack, str(project.root)]
+        arguments += [project.entry, str(run.parallel), str(self.preview)]
+        program = Child(arguments, project.directory, self.engine.environment, self._log)
         program.pump_output()
         try:
             while not monitor.finished.wait(0.05) and program.poll() is None:
@@ -260,7 +263,7 @@ class _Operation:
                 steps.delete_all(run, run.journal.resources(), registrar.leftovers())
             monitor.may_exit.set()
             code = program.wait()
-            # Exit code 0 is no proof: the program may have called `sys.exit` half-way.
+            # An exit code of 0 is not enough: the program may have called `sys.exit` half-way.
             if not run.stopping and (code or not finished):
                 early = f"it ended early with exit code {code}"
                 last = last_words(self.reporter.last_error) or early
@@ -269,7 +272,7 @@ class _Operation:
                 )
             if (root := registrar.root) is None:
                 return {}
-            # After a failure, outputs that the program did not reach keep their old values.
+            # After a failure, outputs that the program did not set keep their old values.
             merged = {**(root.outputs if run.stopping else {}), **(monitor.outputs or {})}
             if merged != root.outputs:
                 root.outputs = merged
@@ -281,5 +284,5 @@ class _Operation:
         finally:
             program.stop()
 
-    def _say(self, line: str) -> None:
+    def _log(self, line: str) -> None:
         self.reporter.log("info", line)

@@ -14,7 +14,7 @@ from gpubed.core.reading import Unreadable
 
 CLI_HINT = "use the Pulumi CLI for this stack; install it with `gpubed doctor --fix`"
 _LONGEST = 200  # characters of a name, which in a damaged state may have any length
-# Pulumi counts the whole replacement.
+# Not counted: Pulumi counts the whole replacement.
 _HALVES = frozenset({"create-replacement", "delete-replaced"})
 
 
@@ -143,7 +143,7 @@ class ProviderFailed(Exception):
 
     @property
     def reason(self) -> str:
-        """The text without the traceback before it."""
+        """The last lines of the text, without the traceback."""
         return last_words(str(self)) or "the provider gave no reason"
 
 

@@ -45,7 +45,7 @@ _REFUSED = (
 
 
 class Monitor(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineServicer):  # type: ignore[misc,name-defined]
-    """Serves one program on a private socket."""
+    """Serves one program on a Unix socket."""
 
     def __init__(self, run: Run, registrar: Registrar, socket: Path) -> None:
         self._run, self._registrar = run, registrar
@@ -65,7 +65,7 @@ class Monitor(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineS
     def close(self) -> None:
         """Stop serving."""
         self.may_exit.set()
-        # Ctrl-C, which only the main thread sees, would leave gRPC half shut down.
+        # In another thread: Ctrl-C interrupts the main thread, and would leave gRPC half shut down.
         with ThreadPoolExecutor(1, "shutdown") as aside:
             aside.submit(lambda: self._server.stop(0.2).wait()).result()
 

@@ -1,8 +1,8 @@
 """Pulumi's protobuf messages and services, and property values in them.
 
-`import pulumi.runtime.proto` loads the whole SDK first, which only programs need and which takes
-longer than all else that a verb loads. The generated modules import one another relatively: their
-folder is loaded as a package of its own.
+`import pulumi.runtime.proto` would load the whole SDK, which only programs need and which takes
+longer than all other imports of a verb. The generated modules import one another relatively, so
+their folder is loaded as a package of its own.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", 400 * 1024 * 1024),
     ("grpc.max_send_message_length", 400 * 1024 * 1024),
     ("grpc.server_max_unrequested_time_in_server", 30 * 60),
-    # The sockets are local: a proxy in the environment must not be asked.
+    # The sockets are local: a proxy in the environment must not be used.
     ("grpc.enable_http_proxy", 0),
 ]
 

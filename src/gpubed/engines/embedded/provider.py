@@ -23,10 +23,10 @@ from gpubed.engines.embedded.values import Properties, restore_secrets
 
 
 class Verdict(NamedTuple):
-    """A provider's comparison; `changed` is None if the provider leaves it to the engine."""
+    """A provider's comparison of a resource with its wanted inputs."""
 
-    changed: bool | None
-    why: tuple[str, ...]  # what forces a replacement; without, what changed
+    changed: bool | None  # None if the provider leaves the comparison to the engine
+    why: tuple[str, ...]  # the inputs that force a replacement, else those that changed
     replace: bool
     delete_first: bool
 
@@ -51,10 +51,10 @@ class Provider:
         self._launching, self._connecting = threading.Lock(), threading.Lock()
 
     def start(self) -> None:
-        """Start the process without waiting for it; without this, the first call starts it.
+        """Start the process without waiting for it; else the first call starts it.
 
-        Call it from the run's own thread. Threads that call the provider last until the program has
-        ended; a preview, the only run that may never need the process, makes no calls after that.
+        Must be called by the run's own thread, which outlives the process. (If a call starts it, in
+        the preview of a new stack, the calling thread lasts until the program has ended.)
         """
         with self._launching:
             if not self._child and not self._over:
@@ -136,10 +136,10 @@ class Provider:
         self.start()
         if self._child is None:
             raise ProviderFailed("the run is over")
-        said = self._child.first_line()  # a port's number, which means nothing for a socket
+        line = self._child.first_line()  # a port number, which has no meaning for a socket
         self._child.pump_output()
         if not self._socket.is_socket():
-            raise ProviderFailed(f"the provider process did not start: {said or 'no output'}")
+            raise ProviderFailed(f"the provider process did not start: {line or 'no output'}")
         self._channel = grpc.insecure_channel(f"unix:{self._socket}", options=CHANNEL_OPTIONS)
         stub = provider_pb2_grpc.ResourceProviderStub(self._channel)
         stub.Configure(pb.ConfigureRequest())

@@ -25,8 +25,8 @@ _PACKAGE = "pulumi-python"
 _PROVIDER_TYPE = f"pulumi:providers:{_PACKAGE}"
 # The provider of these types, `gpubed.resources`, returns all inputs unchanged from Check.
 _UNCHECKED = f"{_PACKAGE}:dynamic/gpubed:"
-# What the engine knows of a registration, with what needs no attention; all else is refused.
-_KNOWN = (
+# Fields of a registration that the engine supports or may ignore; other fields are refused.
+_FIELDS = (
     "type name parent custom object retainOnDelete dependencies propertyDependencies"
     " deleteBeforeReplace deleteBeforeReplaceDefined additionalSecretOutputs sourcePosition version"
     " pluginDownloadURL acceptSecrets acceptResources accepts_byte_string supportsPartialValues"
@@ -73,7 +73,7 @@ class Registrar:
     def _wanted(self, request: Any) -> State:
         for field, value in request.ListFields():
             # The text of an empty message is empty.
-            if field.name not in _KNOWN.split() and str(value):
+            if field.name not in _FIELDS.split() and str(value):
                 raise Refusal(f"the option {field.name}", request.name)
         if request.custom and not request.type.startswith(f"{_PACKAGE}:"):
             raise Refusal(f"resources of type {request.type}", request.name)
@@ -122,7 +122,7 @@ class Registrar:
                     provider = State(urn, _PROVIDER_TYPE, True, created=timestamp())
                     provider.modified = provider.created
                     provider.id = UNKNOWN_TEXT if self._run.preview else str(uuid.uuid4())
-                # It stands before what names it, changed or not.
+                # Recorded before the resources that refer to it, even if unchanged.
                 self._run.journal.record(provider, provider, changed=urn not in self._old)
                 self.states[urn] = provider
         return f"{urn}::{self.states[urn].id}"
@@ -139,12 +139,12 @@ class Registrar:
             steps.replaced(run, new)
             steps.create(run, new, "create-replacement", old=old)
         elif old.taint:
-            # The provider is not asked: only the program can say what must be deleted first.
+            # Without `diff`: only the program decides whether the old one is deleted first.
             self._replace(first, old, new, Verdict(True, ("id",), True, False))
         else:
             verdict = self._diff(old, new.inputs)
             if verdict.replace or old.pending_replacement:
-                # Defaults that Check carried over from the old resource no longer hold.
+                # From the raw inputs: Check may have added defaults from the old resource.
                 self._replace(first, old, new, verdict, raw)
             elif verdict.changed:
                 steps.update(run, old, new, verdict.why)
@@ -152,11 +152,11 @@ class Registrar:
                 steps.same(run, old, new)
 
     def _check(self, new: State, olds: Properties) -> None:
-        with self._asking("check", new):
+        with self._reporting_failure("check", new):
             new.inputs = self._run.provider.check(new.urn, olds, new.inputs)
 
     def _diff(self, old: State, inputs: Properties) -> Verdict:
-        with self._asking("diff", old):
+        with self._reporting_failure("diff", old):
             found = self._run.provider.diff(old, inputs)
         why = changed_keys(old.inputs, inputs)
         changed = bool(why) if found.changed is None else found.changed
@@ -164,7 +164,7 @@ class Registrar:
         return Verdict(changed, why, changed and found.replace, found.delete_first)
 
     @contextlib.contextmanager
-    def _asking(self, op: str, state: State) -> Iterator[None]:
+    def _reporting_failure(self, op: str, state: State) -> Iterator[None]:
         try:
             yield
         except ProviderFailed as failure:

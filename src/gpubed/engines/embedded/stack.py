@@ -39,7 +39,7 @@ M = TypeVar("M", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Project:
-    """A Pulumi project; its configuration values stay in their files, unread."""
+    """A Pulumi project; configuration values are not read."""
 
     name: str  # the project's name, part of every URN
     root: Path  # the folder of Pulumi.yaml; providers run here
@@ -51,27 +51,27 @@ class Project:
     def load(cls, root: Path) -> Project:
         """Read Pulumi.yaml; raise `UsageError` if it is missing, or not a Python project's."""
         root = root.resolve()
-        said = _read(root / "Pulumi.yaml", _ProjectFile)
-        language = said.runtime if isinstance(said.runtime, str) else said.runtime.get("name")
-        if language != "python" or not said.name:
+        file = _read(root / "Pulumi.yaml", _ProjectFile)
+        language = file.runtime if isinstance(file.runtime, str) else file.runtime.get("name")
+        if language != "python" or not file.name:
             raise UsageError(f"{root / 'Pulumi.yaml'} needs a name and `runtime: python`")
-        main = root / said.main
+        main = root / file.main
         directory, entry = (main.parent, main.name) if main.is_file() else (main, ".")
-        return cls(said.name, root, directory, entry, root / said.config_dir)
+        return cls(file.name, root, directory, entry, root / file.config_dir)
 
 
 def salt_in(path: Path) -> str | None:
     """Return the salt of a stack's configuration, which may be missing."""
-    said = _read(path, _StackConfigFile) if path.exists() else _StackConfigFile()
-    if said.provider not in ("passphrase", "default", "") or said.key:
-        raise Refusal(f"the secrets provider {said.provider!r}", path.name)
-    return said.salt
+    config = _read(path, _StackConfigFile) if path.exists() else _StackConfigFile()
+    if config.provider not in ("passphrase", "default", "") or config.key:
+        raise Refusal(f"the secrets provider {config.provider!r}", path.name)
+    return config.salt
 
 
 def _read(path: Path, shape: type[M]) -> M:
+    # None: a file without any key, such as one of comments, is valid.
     either: TypeAdapter[M | None] = TypeAdapter(shape | None)  # type: ignore[arg-type]
     try:
-        # A file of comments alone is a valid document.
         return reading.file(path, f"correct {path}").yaml(either) or shape()
     except reading.Missing:
         raise UsageError(f"there is no {path}", "run this in a Pulumi project") from None
@@ -104,16 +104,16 @@ class Stack:
         return {key: value for key, value in latest.items() if value is not None}
 
     def outputs(self) -> Properties:
-        """Return the last outputs, even where the rest of the state is refused."""
+        """Return the last outputs, even if the engine refuses other parts of the state."""
         latest = self.latest()
         for raw in latest.get("resources") or []:
             if raw["type"] == STACK_TYPE:
-                with self.file.told():
+                with self.file.explaining_damage():
                     return decode(raw, self._cipher(_salt(latest))).outputs
         return {}
 
     def open(self, *, save_salt: bool) -> tuple[Checkpoint, PassphraseCipher]:
-        """Return the state, and the cipher of what is saved, with the configuration's salt.
+        """Return the state, and the cipher for writing it, which has the configuration's salt.
 
         `save_salt` writes a missing salt line into Pulumi.<stack>.yaml.
         """
@@ -126,7 +126,7 @@ class Stack:
             files.write(self.config_file, f"encryptionsalt: {cipher.salt}\n{rest}".encode())
         # A changed salt line means that the state was encrypted with another key.
         same = not state_salt or state_salt == cipher.salt
-        with self.file.told():
+        with self.file.explaining_damage():
             found = checkpoint.read(latest, cipher if same else self._cipher(state_salt))
         return found, cipher
 

@@ -42,7 +42,7 @@ class State:
     """A resource's inputs, outputs and options; compared by identity.
 
     Two entries may share a URN while a replaced resource awaits deletion. The checkpoint has the
-    names in camel case; fields that are not here stay in `extra`.
+    names in camel case; `extra` keeps its other fields.
     """
 
     urn: Urn
@@ -72,7 +72,7 @@ class State:
 
     @property
     def is_provider(self) -> bool:
-        """Whether it is a provider, which only records its configuration."""
+        """Whether the resource is a provider, which is only a record of a configuration."""
         return self.type.startswith("pulumi:providers:")
 
     @property
@@ -92,15 +92,9 @@ class State:
 _FIELDS = {one.name: to_camel(one.name) for one in dataclasses.fields(State)}
 del _FIELDS["extra"]
 _UNSUPPORTED = (
-    *("external", "protect", "deletedWith", "replaceWith", "replaceOnChanges"),
-    *(
-        "replacementTrigger",
-        "customTimeouts",
-        "resourceHooks",
-        "viewOf",
-        "refreshBeforeUpdate",
-        "ignoreChanges",
-    ),
+    *("external", "protect", "deletedWith", "replaceWith", "replaceOnChanges", "viewOf"),
+    *("replacementTrigger", "customTimeouts", "resourceHooks", "refreshBeforeUpdate"),
+    "ignoreChanges",
 )
 _SHAPE = TypeAdapter(State)
 
@@ -108,13 +102,13 @@ _SHAPE = TypeAdapter(State)
 def decode(raw: Mapping[str, Any], cipher: PassphraseCipher) -> State:
     """Decode a checkpoint entry."""
     # Go may write an empty list as null.
-    known = {py: raw[js] for py, js in _FIELDS.items() if raw.get(js) is not None}
-    known["extra"] = {key: raw[key] for key in raw if key not in _FIELDS.values()}
-    if isinstance(needs := known.get("property_dependencies"), dict):
-        known["property_dependencies"] = {key: urns or [] for key, urns in needs.items()}
+    fields = {py: raw[js] for py, js in _FIELDS.items() if raw.get(js) is not None}
+    fields["extra"] = {key: raw[key] for key in raw if key not in _FIELDS.values()}
+    if isinstance(needs := fields.get("property_dependencies"), dict):
+        fields["property_dependencies"] = {key: urns or [] for key, urns in needs.items()}
     urn = str(raw.get("urn"))
     try:
-        state = _SHAPE.validate_python(known)
+        state = _SHAPE.validate_python(fields)
         for bag in (state.inputs, state.outputs):
             for key, value in bag.items():
                 bag[key] = _decode_value(value, lambda sealed: cipher.decrypt(sealed, urn))

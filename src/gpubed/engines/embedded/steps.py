@@ -15,7 +15,7 @@ from gpubed.engines.embedded.run import Run
 from gpubed.engines.embedded.state import State
 from gpubed.engines.embedded.values import UNKNOWN, Properties, Secret, changed_keys
 
-# Fields that are written for an otherwise unchanged resource if they alone change.
+# A change of these fields is written to the state even if the resource itself is unchanged.
 _COMPARED = (
     *("provider", "parent", "taint", "retain_on_delete", "inputs", "outputs"),
     *("property_dependencies", "additional_secret_outputs", "pending_replacement"),
@@ -191,7 +191,7 @@ def _pending(run: Run, state: State, type_: str) -> Iterator[Pending]:
 
 
 def _guarded(state: State, outputs: Properties) -> Properties:
-    """Return the outputs, with those secret that are declared so or whose namesake input is."""
+    """Mark outputs as secret that are declared secret, or whose input of the same name is."""
     inputs = {key for key, value in state.inputs.items() if isinstance(value, Secret)}
     secret = inputs | set(state.additional_secret_outputs)
     return {

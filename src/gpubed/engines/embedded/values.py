@@ -13,7 +13,7 @@ from gpubed.testbeds.driver import UNKNOWN_TEXT as UNKNOWN_TEXT
 # Pulumi marks special values by well-known signatures; none of them is a credential.
 SIGNATURE: Final = "4dabf18193072939515e22adb298388d"
 SECRET: Final = "1b47061264138c4ac30d75fd1eb44270"  # noqa: S105
-OTHERS = "assets, archives, references and other special values"  # which the engine refuses
+OTHERS = "assets, archives, references and other special values"  # refused by the engine
 
 Properties = dict[str, Any]
 
@@ -26,7 +26,7 @@ class Secret:
 
 
 class Unknown:
-    """A value that only an update will know."""
+    """A value that only `up` will compute."""
 
 
 UNKNOWN: Final = Unknown()
@@ -59,9 +59,9 @@ def changed_keys(old: Properties, new: Properties) -> tuple[str, ...]:
 
 
 def restore_secrets(plain: Properties, counterpart: Properties) -> Properties:
-    """Mark the secrets again in the answer of a provider that sees only plaintext.
+    """Mark secrets in the answer of a provider, which gets and returns plaintext only.
 
-    An answer is secret where the like-named value of `counterpart`, the request, is.
+    A value is secret if the value of the same name in `counterpart`, the request, is secret.
     """
     restored = dict(plain)
     for key in restored.keys() & counterpart.keys():
