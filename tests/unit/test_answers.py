@@ -190,10 +190,10 @@ def test_no_answer_ends_in_a_traceback_or_is_shown_whole(lied_to, monkeypatch, r
         (Answer.number, "nan", "with 'nan': no number"),
         (Answer.number, "1e999", "no number"),
         (Answer.whole, "²", "with '²': no whole number"),
-        (Answer.whole, "", "with 'nothing that can be shown': no whole number"),
+        (Answer.whole, "", "with 'no printable text': no whole number"),
         (lambda answer: answer.parts(3), "a b", "not 3 words"),
         (lambda answer: answer.parts(1), "a b", "not 1 words"),
-        (lambda answer: answer.json(dict[str, int]), "x" * 5_000_000, "x…': not what was asked"),
+        (lambda answer: answer.json(dict[str, int]), "x" * 5_000_000, "x…': not of the expected form"),
     ],
 )
 def test_what_does_not_fit_names_node_command_and_answer(ask, text, words):

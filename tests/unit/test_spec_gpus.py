@@ -164,7 +164,13 @@ def test_a_plan_looks_at_own_hosts_that_are_to_have_gpus(
         required = (n for n, field in Found.model_fields.items() if field.is_required())
         known = dict.fromkeys(required, "")
         known |= {"sudo": True, "systemd": True, "clock": 0, "free_gib": 100}
-        known |= {"system": "Debian", "image": "debian-12", "user": "me", "python": "3.11.2", "ports": "22"}
+        known |= {
+            "system": "Debian",
+            "image": "debian-12",
+            "user": "me",
+            "python": "3.11.2",
+            "ports": "22",
+        }
         addresses = {"addresses": "192.0.2.1", "own_address": "192.0.2.1"}
         return Found(**{**known, **addresses, "number": "1000", "gpu_ids": ids})
 

@@ -18,7 +18,7 @@ from gpubed.checks.registry import Stage, at
 from gpubed.configuration import jupyterlab_port
 from gpubed.core import parallel
 from gpubed.nodes import answers
-from gpubed.nodes.allocation import Node, door
+from gpubed.nodes.allocation import Node, host_as_node
 from gpubed.nodes.answers import Answer
 from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import Check
@@ -68,7 +68,7 @@ def _doors(context: Context) -> dict[str, SSH]:
     if not via:
         return {}
     *before, last = via
-    outside = SSH(door(last, via=tuple(before)), context.cluster.paths, last.identity)
+    outside = SSH(host_as_node(last, via=tuple(before)), context.cluster.paths, last.identity)
     keys = set(last.host_keys)
     return {node.name: outside for node in context.allocation.nodes if keys & set(node.host_keys)}
 

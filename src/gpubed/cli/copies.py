@@ -45,7 +45,7 @@ def carry_out(
         UsageError: Two have the same name, or the question was not answered by yes.
         GpubedError: It does not fit.
     """
-    interruption.then("what has arrived stays: the same command goes on from there")
+    interruption.then("files that arrived stay: the same command completes the copy")
     with ui.working("looking what there is to copy"):
         copies = [one() for one in foresee]
     if len({one.place for one in copies}) < len(copies):

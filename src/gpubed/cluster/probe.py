@@ -388,7 +388,7 @@ def _is_unheard(allocation: Allocation, states: Mapping[str, str], silent: set[s
     if heard or not states:
         return False
     first = allocation.nodes[0]
-    vouched = first.via and not first.is_own_door and states[first.name] == UNREACHABLE
+    vouched = first.via and not first.is_last_hop and states[first.name] == UNREACHABLE
     return len(states) > 1 or not vouched
 
 
