@@ -238,8 +238,8 @@ def launcher_list() -> Iterator[str]:
 def check_ids() -> Iterator[str]:
     """Name what every verification looks at, in its order, with the ids of its results."""
     yield "# Checks\n"
-    yield "What `gpubed verify` looks at, in this order: what fails early explains what fails"
-    yield "later. Results have the ids; `verification.json` has those of a cluster.\n"
+    yield "The checks of `gpubed verify`, in their order: an early failure explains later ones."
+    yield "`verification.json` of a cluster has a result for each id.\n"
     for stage in registry.Stage:
         yield f"## {stage.name.capitalize()}\n\n| ids | |\n| --- | --- |"
         for function in registry.functions():

@@ -103,7 +103,7 @@ def told(check):
     """A reader that runs a check as `verify` does."""
 
     def read(context, _):
-        return list(verify._told(check, context))
+        return list(verify._results(check, context))
 
     return read
 
@@ -111,7 +111,7 @@ def told(check):
 def as_kept(found):
     """What a reader found; of checks, what `verify` keeps of them."""
     found = list(found) if isinstance(found, list | tuple) else [found]
-    return [verify._named(one, "lab") if isinstance(one, Check) else one for one in found]
+    return [verify._short(one, "lab") if isinstance(one, Check) else one for one in found]
 
 
 def on_head(read):
@@ -193,7 +193,11 @@ def test_no_answer_ends_in_a_traceback_or_is_shown_whole(lied_to, monkeypatch, r
         (Answer.whole, "", "with 'no printable text': no whole number"),
         (lambda answer: answer.parts(3), "a b", "not 3 words"),
         (lambda answer: answer.parts(1), "a b", "not 1 words"),
-        (lambda answer: answer.json(dict[str, int]), "x" * 5_000_000, "x…': not of the expected form"),
+        (
+            lambda answer: answer.json(dict[str, int]),
+            "x" * 5_000_000,
+            "x…': not of the expected form",
+        ),
     ],
 )
 def test_what_does_not_fit_names_node_command_and_answer(ask, text, words):
