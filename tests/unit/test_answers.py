@@ -163,7 +163,7 @@ READERS = {
     "an own host": on_head(static_host.look),
     "host keys": lambda c, _: boot_proof.proved(c.head.text, "token"),
     "GPUs of a host": on_head(host.look),
-    "GPU report": lambda c, _: report._ask(c.head, "gpubed-facts"),
+    "GPU report": lambda c, _: report._run(c.head, "gpubed-facts"),
 }
 # What is handed on as it came, to be compared and nothing else.
 AS_IT_CAME = {"images", "counters", "an own host", "GPU report"}
