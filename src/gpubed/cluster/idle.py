@@ -50,7 +50,7 @@ def look(cluster: Cluster, held: dict[str, str], *, begun: bool = False) -> Use 
     `held` are nodes in quarantine, with the reasons. If a release has `begun`, silent nodes may be
     gone.
     """
-    found = uses.look(cluster, who_answers=begun)
+    found = uses.look(cluster, ignore_silent=begun)
     if found is None:
         return None
     if who := runlock.measurer(cluster.paths.state):
