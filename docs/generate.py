@@ -227,7 +227,7 @@ def job_yml() -> Iterator[str]:
 def launcher_list() -> Iterator[str]:
     """Name every launcher, with the first sentence of its module."""
     yield "# Launchers\n"
-    yield "What `--launcher`, and `launcher` of `job.yml`, may name: how ranks start.\n"
+    yield "Values of `--launcher`, and of `launcher` in `job.yml`.\n"
     yield "| launcher | |\n| --- | --- |"
     for name in launchers.names():
         made = type(launchers.named(name))

@@ -1,6 +1,6 @@
-"""How a job starts on a cluster: a module with `create` each, and each testbed that runs jobs.
+"""Launchers: the modules here with a function `create`, and the testbeds that run jobs.
 
-A testbed's own way may have the name of a module, which then starts jobs on nodes.
+`slurm` is both a module, which starts jobs on nodes, and a testbed.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ from gpubed.jobs.runs.record import Record
 
 
 def found(paths: ClusterPaths, run: Record) -> list[str]:
-    """Return the runs of a cluster that shared nodes with one that ends now, oldest first.
+    """Return the runs that shared nodes with a run that ends now, oldest first.
 
-    Runs that were started elsewhere, such as in JupyterLab, have no record here.
+    Runs started elsewhere, such as in JupyterLab, have no record on this controller.
     """
     return [
         one.run_id
@@ -32,15 +32,15 @@ def _shared(one: Record, other: Record) -> bool:
 
 
 def _queued(run: Record) -> bool:
-    """Say whether Slurm started a run: it gives no node to two jobs."""
+    """Return whether Slurm started a run; it gives nodes to one job at a time."""
     try:
         return (run.request.launcher or jobfile.of(run.request).launcher) == "slurm"
     except GpubedError:
-        return False  # its job is gone
+        return False  # its job does not exist any more
 
 
 def _end(folder: Path, run: Record) -> datetime:
-    """Return when a run ended; for a killed run, when it printed last."""
+    """Return the time of a run's end; for a killed run, of its last output."""
     if run.state == "running":
         return record.now()
     if run.seconds is not None:
