@@ -62,7 +62,7 @@ def closed_from_outside(context: Context) -> Iterator[Check]:
 
 
 def _sessions_of_last_hop(context: Context) -> dict[str, SSH]:
-    """Return the session with the last hop, by the name of the node that it is; else empty."""
+    """Return a session with the last hop for each node that is this hop; empty without hops."""
     via = context.allocation.head.via
     if not via:
         return {}

@@ -36,7 +36,7 @@ from gpubed.jobs.job_result import JobResult
 from gpubed.jobs.jobfile import Job
 from gpubed.jobs.launcher import Launch, Launcher
 from gpubed.jobs.rank_output import RankOutput, Updates
-from gpubed.jobs.runs import checkpoints, concurrent, origin, record
+from gpubed.jobs.runs import active, checkpoints, origin, record
 from gpubed.jobs.runs.output import Output
 from gpubed.jobs.runs.record import Cause, Record, Request
 from gpubed.nodes import openssh, selection
@@ -135,7 +135,7 @@ def run(
             result.cause = Cause(kind="sanity", message=result.failures[0], at=record.now())
         result.seconds = time.monotonic() - started
         result.described = run.job.metrics
-        others = [*result.shared_with, *concurrent.found(cluster.paths, begun)]
+        others = [*result.shared_with, *active.concurrent(cluster.paths, begun)]
         result.shared_with = list(dict.fromkeys(others))
         record.write(run.here, run.ended(begun, result))
     record.seal(run.here)
@@ -332,9 +332,9 @@ class _Run:
         # A new connection: the first one may have ended with the job, or long before.
         with SSH(self.cluster.allocation.head, self.cluster.paths) as head:
             missing = self._collect(head, launch.folder, code, keep)
-        result = JobResult(
-            self.request.job, str(self.here), ranks, simulated=self._simulated(), image=image_id
-        )
+        result = JobResult(self.request.job, str(self.here), ranks, image=image_id)
+        hardware = facts.of_cluster(self.cluster.paths.facts, self.cluster.allocation).values()
+        result.simulated = tuple(sorted({node.simulated for node in hardware if node.simulated}))
         result.shared_with = others
         if code:
             self._explain(result, output, code, unwanted)
@@ -466,10 +466,6 @@ class _Run:
         if self.request.per_node:
             return [node.name for node in nodes]
         return [node.name for node in nodes for _ in range(node.slots)]
-
-    def _simulated(self) -> tuple[str, ...]:
-        found = facts.of_cluster(self.cluster.paths.facts, self.cluster.allocation).values()
-        return tuple(sorted({node.simulated for node in found if node.simulated}))
 
     def by_service(self, keep: Callable[[str], None], terms: Terms) -> JobResult:
         """Let the testbed run the job, once or as several trials at the same time."""

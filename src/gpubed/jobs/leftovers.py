@@ -126,11 +126,6 @@ def processes(paths: ClusterPaths, node: Node) -> dict[str, list[str]] | None:
     return beats
 
 
-def _is_owned(cluster: Cluster, beat: str) -> bool:
-    with SSH(cluster.allocation.head, cluster.paths) as head:
-        return head.run(_OWNED, _IS_OWNED, beat, check=False).exit_code == 0
-
-
 def end(cluster: Cluster, is_over: Callable[[str], bool] = lambda _run: False) -> Iterator[str]:
     """End the processes of runs that lost their controller; yield a message about each run found.
 
@@ -148,9 +143,12 @@ def end(cluster: Cluster, is_over: Callable[[str], bool] = lambda _run: False) -
         run = PurePosixPath(beat).parent.name
         busy = {node: beats[beat] for node, beats in found.items() if beat in beats}
         where = ", ".join(f"{len(pids)} process(es) on {node.name}" for node, pids in busy.items())
-        if not is_over(run) and _is_owned(cluster, beat):
-            yield AtWork(run, where)
-            continue
+        if not is_over(run):
+            with SSH(cluster.allocation.head, cluster.paths) as head:
+                is_owned = head.run(_OWNED, _IS_OWNED, beat, check=False).exit_code == 0
+            if is_owned:
+                yield AtWork(run, where)
+                continue
         yield f"run {run} is over, or lost its controller; its processes were ended: {where}"
         for node, pids in busy.items():
             with SSH(node, cluster.paths) as ssh, suppress(CommandTimedOut):

@@ -35,7 +35,9 @@ def formatted(value: float | str, unit: str) -> str:
     for prefix, factor in _PREFIXES.get(unit, ()):
         # A value that is rounded up to 1 of the next prefix gets that prefix.
         if abs(value) >= factor * (1 - 0.0005) and abs(value) > 0:
-            return f"{_three(value / factor)} {prefix}{unit}"
+            scaled = value / factor
+            text = f"{scaled:,.0f}" if abs(scaled) >= 999.5 else f"{scaled:.3g}"
+            return f"{text} {prefix}{unit}"
     if abs(value) >= 1000:
         return f"{value:,.0f} {unit}"
     return f"{value:.{3 if unit == '%' else _DIGITS}g} {unit}"
@@ -44,10 +46,6 @@ def formatted(value: float | str, unit: str) -> str:
 def one_line(text: str) -> str:
     """Return text on one line, so that a job's text cannot pass for a line of gpubed."""
     return " ".join(text.splitlines())
-
-
-def _three(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
 
 
 def summarized(summary: Summary, unit: str) -> str:

@@ -36,17 +36,17 @@ def summarize(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Summary]:
     """Summarize every metric that is a finite number, in the order of its first appearance."""
     names = dict.fromkeys(name for one in metrics for name in one)
     found = {name: [one[name] for one in metrics if is_number(one.get(name))] for name in names}
-    return {name: _summary(values) for name, values in found.items() if values}
-
-
-def _summary(values: Sequence[float]) -> Summary:
-    return Summary(
-        mean=statistics.fmean(values),
-        sd=statistics.stdev(values) if len(values) > 1 else None,
-        min=min(values),
-        max=max(values),
-        n=len(values),
-    )
+    return {
+        name: Summary(
+            statistics.fmean(values),
+            statistics.stdev(values) if len(values) > 1 else None,
+            min(values),
+            max(values),
+            len(values),
+        )
+        for name, values in found.items()
+        if values
+    }
 
 
 def is_number(value: object) -> bool:

@@ -91,9 +91,10 @@ class Login:
         our_end, ssh_end = socket.socketpair()
         channel = _Channel(fileno=our_end.detach())
         command = [*self.words[:1], "-s", *self.words[1:], "sftp"]
+        number = ssh_end.fileno()
         with (
             tempfile.TemporaryFile() as errors,
-            subprocess.Popen(command, stdin=ssh_end, stdout=ssh_end, stderr=errors),
+            subprocess.Popen(command, stdin=number, stdout=number, stderr=errors),
             channel,
         ):
             ssh_end.close()

@@ -1,4 +1,4 @@
-"""Follows and ends active runs, from any terminal.
+"""Finds, follows and ends active runs, from any terminal.
 
 The process that runs a job holds the lock of the run's folder; the lock's file names the process.
 """
@@ -10,6 +10,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.core.runlock import Holder
+from gpubed.jobs import jobfile
 from gpubed.jobs.runs import checkpoints, record
 from gpubed.jobs.runs import output as outputs
 from gpubed.jobs.runs.record import Record
@@ -75,6 +77,48 @@ def next_part(paths: ClusterPaths, run: Record) -> Record | None:
         if not training:
             return None
         time.sleep(_LOOK_EVERY_S)
+
+
+def concurrent(paths: ClusterPaths, run: Record) -> list[str]:
+    """Return the runs that shared nodes with a run that ends now, oldest first.
+
+    Each distorts the other's measurements. Runs started elsewhere, such as in JupyterLab, have no
+    record on this controller.
+    """
+    return [
+        other.run_id
+        for folder, other in record.every(paths)[0].items()
+        if other.run_id != run.run_id
+        and _shared(other, run)
+        and _ended(folder, other) > run.started
+    ]
+
+
+def _shared(one: Record, other: Record) -> bool:
+    nodes = {host.id for host in one.origin.hosts if host.slots}
+    if nodes.isdisjoint(host.id for host in other.origin.hosts if host.slots):
+        return False
+    return not (_is_queued(one) and _is_queued(other))
+
+
+def _is_queued(run: Record) -> bool:
+    """Return whether Slurm started a run; it gives nodes to one job at a time."""
+    try:
+        return (run.request.launcher or jobfile.of(run.request).launcher) == "slurm"
+    except GpubedError:
+        return False  # its job does not exist any more
+
+
+def _ended(folder: Path, run: Record) -> datetime:
+    """Return the time of a run's end; for a killed run, of its last output."""
+    if run.state == "running":
+        return record.now()
+    if run.seconds is not None:
+        return run.started + timedelta(seconds=run.seconds)
+    try:
+        return datetime.fromtimestamp((folder / record.OUTPUT).stat().st_mtime, run.started.tzinfo)
+    except OSError:
+        return run.started
 
 
 def output(paths: ClusterPaths, run: str, *, follow: bool = False) -> Iterator[str]:

@@ -214,7 +214,10 @@ def _by_metric(before: Sequence[Record], now: Sequence[Record]) -> Iterator[Rati
 
 
 def _ratio(name: str, before: Sequence[Record], now: Sequence[Record]) -> Ratio:
-    a, b = (_numbers(name, records) for records in (before, now))
+    a, b = (
+        [run.metrics[name] for run in runs if is_number(run.metrics.get(name))]
+        for runs in (before, now)
+    )
     found = intervals.ratio(b, a)
     # Geometric means, as in the ratio's interval; also without an interval, so that a set has the
     # same mean in each comparison.
@@ -224,7 +227,3 @@ def _ratio(name: str, before: Sequence[Record], now: Sequence[Record]) -> Ratio:
     ratio, low, high, p = found or (plain, None, None, None)
     spread = len(set(a)) > 1, len(set(b)) > 1
     return Ratio(name, means[0], means[1], ratio, low, high, (len(a), len(b)), spread, p)
-
-
-def _numbers(name: str, records: Sequence[Record]) -> list[float]:
-    return [r.metrics[name] for r in records if is_number(r.metrics.get(name))]
