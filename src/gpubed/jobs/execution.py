@@ -333,9 +333,7 @@ class _Run:
         with SSH(self.cluster.allocation.head, self.cluster.paths) as head:
             missing = self._collect(head, launch.folder, code, keep)
         result = JobResult(self.request.job, str(self.here), ranks, image=image_id)
-        hardware = facts.of_cluster(self.cluster.paths.facts, self.cluster.allocation).values()
-        result.simulated = tuple(sorted({node.simulated for node in hardware if node.simulated}))
-        result.shared_with = others
+        result.simulated, result.shared_with = self._simulated(), others
         if code:
             self._explain(result, output, code, unwanted)
         result.failures += missing
@@ -466,6 +464,10 @@ class _Run:
         if self.request.per_node:
             return [node.name for node in nodes]
         return [node.name for node in nodes for _ in range(node.slots)]
+
+    def _simulated(self) -> tuple[str, ...]:
+        found = facts.of_cluster(self.cluster.paths.facts, self.cluster.allocation).values()
+        return tuple(sorted({node.simulated for node in found if node.simulated}))
 
     def by_service(self, keep: Callable[[str], None], terms: Terms) -> JobResult:
         """Let the testbed run the job, once or as several trials at the same time."""
