@@ -227,7 +227,7 @@ def job_yml() -> Iterator[str]:
 def launcher_list() -> Iterator[str]:
     """Name every launcher, with the first sentence of its module."""
     yield "# Launchers\n"
-    yield "What `--launcher`, and `launcher` of `job.yml`, may name: how ranks start.\n"
+    yield "Values of `--launcher`, and of `launcher` in `job.yml`.\n"
     yield "| launcher | |\n| --- | --- |"
     for name in launchers.names():
         made = type(launchers.named(name))
@@ -238,8 +238,8 @@ def launcher_list() -> Iterator[str]:
 def check_ids() -> Iterator[str]:
     """Name what every verification looks at, in its order, with the ids of its results."""
     yield "# Checks\n"
-    yield "What `gpubed verify` looks at, in this order: what fails early explains what fails"
-    yield "later. Results have the ids; `verification.json` has those of a cluster.\n"
+    yield "The checks of `gpubed verify`, in their order: an early failure explains later ones."
+    yield "`verification.json` of a cluster has a result for each id.\n"
     for stage in registry.Stage:
         yield f"## {stage.name.capitalize()}\n\n| ids | |\n| --- | --- |"
         for function in registry.functions():

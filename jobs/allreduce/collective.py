@@ -59,7 +59,7 @@ def largest_size(rate_bps: float, ranks: int, seconds: float) -> int:
 
 
 def busy_seconds() -> float:
-    """CPU time that this machine has spent so far, on anything."""
+    """CPU time of all processes of this machine since boot."""
     times = psutil.cpu_times()
     return sum(times[:3]) + getattr(times, "irq", 0) + getattr(times, "softirq", 0)
 

@@ -41,7 +41,7 @@ OPTIONS_AT, BYTES_AT, SEGMENTS_AT = 5, 128, 152
 
 @dataclass(frozen=True)
 class Peer:
-    """Where a node accepts streams."""
+    """The address on which a node accepts streams."""
 
     rank: int
     name: str
@@ -51,7 +51,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class Reading:
-    """Totals of what a socket has received so far."""
+    """Totals of a socket's received bytes and packets."""
 
     seconds: float
     payload: int
@@ -87,7 +87,7 @@ def timetable(count: int) -> Iterator[list[tuple[int, int]]]:
 
 
 def meet(folder: Path, me: Peer, count: int) -> list[Peer]:
-    """Publishes where this node accepts streams, and waits for the same of all others."""
+    """Publishes the address of this node's listener, and waits for those of all others."""
     folder.mkdir(exist_ok=True)
     draft = folder / f".{me.rank}"
     draft.write_text(json.dumps(asdict(me)))
@@ -95,14 +95,14 @@ def meet(folder: Path, me: Peer, count: int) -> list[Peer]:
     give_up = time.monotonic() + PATIENCE_S
     while len(found := sorted(folder.glob("*.json"))) < count:
         if time.monotonic() > give_up:
-            raise SystemExit(f"only {len(found)} of {count} nodes came to {folder}")
+            raise SystemExit(f"only {len(found)} of {count} nodes published an address in {folder}")
         time.sleep(0.05)
     peers = [Peer(**json.loads(path.read_text())) for path in found]
     return sorted(peers, key=lambda peer: peer.rank)
 
 
 class Door:
-    """Admits senders one by one; senders that come early wait without sending."""
+    """Admits senders one by one; others wait without sending."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
@@ -137,7 +137,7 @@ def pour(peer: Peer, rank: int, patience: float) -> None:
     ):
         stream.sendall(RANK.pack(rank))
         if stream.recv(len(GO)) != GO:
-            raise SystemExit(f"{peer.name} went away before its stream")
+            raise SystemExit(f"{peer.name} closed the connection before its stream")
         while True:
             stream.sendall(CHUNK)
 
@@ -148,7 +148,7 @@ def drain(stream: socket.socket, enough: threading.Event) -> None:
     with stream:
         while not enough.is_set():
             if not stream.recv_into(buffer):
-                raise SystemExit("the sender of a stream went away")
+                raise SystemExit("the sender of a stream closed the connection")
 
 
 def receive(
@@ -188,7 +188,7 @@ def fastest(
 
 
 def total(streams: list[socket.socket]) -> Reading:
-    """The total of what several sockets have received."""
+    """The received totals of several sockets."""
     readings = [read_socket(stream) for stream in streams]
     return Reading(
         sum(reading.seconds for reading in readings) / len(readings),

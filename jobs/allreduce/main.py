@@ -159,7 +159,7 @@ def limit_without_links(ranks: int, size: int) -> float | None:
     """
     fitting = room.ranks(ranks)
     if fitting < 2:
-        print("no memory for two more ranks here: what they could do is not known", file=sys.stderr)
+        print("no memory for two more ranks here: their bus bandwidth is unknown", file=sys.stderr)
         return None
     busy = min(ranks, max(fitting, len(os.sched_getaffinity(0))))
     return host_limit(fitting, size) * busy / ranks
@@ -208,7 +208,7 @@ def measure(arguments: argparse.Namespace, place: Place, device: torch.device) -
         sizes = collective.sizes_up_to(limit)
     if arguments.sizes == "largest":
         sizes = sizes[-1:]
-    # Within a node there is no link to compare with.
+    # Ranks of a single node use no link.
     rate = arguments.rate if rows_links else None
     timings = collective.measure(sizes, device, partial(progress, place, "sizes"))
     rows = rows_of(timings, place.size, rate)

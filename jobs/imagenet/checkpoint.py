@@ -69,7 +69,7 @@ class Checkpoints:
                 why = f"cannot be gone on from, though it has the SHA-256 beside it: {error}"
             except OSError as error:
                 said = f"checkpoint {path} cannot be read, and may be whole all the same: {error}"
-                raise Unread(f"{said}; see to the storage, then start it again") from error
+                raise Unread(f"{said}; repair the storage, then start it again") from error
             self._say(f"checkpoint {path} {why}; {_set_aside(path)}")
         return None
 

@@ -218,7 +218,7 @@ def find(name: str) -> Path:
 
 
 def passed_over(name: str) -> str:
-    """Message that a dataset's copy on this node's scratch is not read; empty if there is none.
+    """Message that the copy of a dataset on scratch is not used; empty if it is, or without one.
 
     Raises:
         Unusable: There is no such dataset.
@@ -320,7 +320,7 @@ def told(source: Source | None) -> str:
 
 
 def apart(name: str, everyone: Sequence[tuple[str, str]]) -> str:
-    """Says where ranks read other images than most ranks; empty if all read the same.
+    """Returns a message about ranks that read other images than most; empty if all read the same.
 
     Args:
         name: The dataset's name.

@@ -86,7 +86,7 @@ class Training:
         if plan.resumed_at >= plan.total:
             return (
                 f"the checkpoint has {plan.resumed_at} steps, and {plan.total} are asked for: one "
-                "is made once more, for the figures, and not kept; raise epochs or steps to go on"
+                "is repeated for the metrics, and not kept; raise epochs or steps to continue"
             )
         if given.epochs or plan.begun_with == plan.images_per_step:
             return ""

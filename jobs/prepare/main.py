@@ -31,7 +31,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Runs one rank; the dataset gets its name once it is complete."""
+    """Runs one rank; the dataset is renamed to its final name when it is complete."""
     arguments = parse_arguments()
     # Written to the shared storage, as `GPUBED_DATASETS` may be read-only.
     root = Path(os.environ["GPUBED_SHARED"]) / "datasets"
@@ -41,7 +41,7 @@ def main() -> None:
     if not source.is_dir():
         sys.exit(f"there is no folder {source}")
     if target.exists():
-        sys.exit(f"{target} is there already; remove it, or choose another name")
+        sys.exit(f"{target} exists already; remove it, or choose another name")
     try:
         found = {part: pictures.find(source / part) for part in pictures.parts(source) or [""]}
     except (OSError, ValueError) as error:
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def told(made: shards.Packed) -> dict:
-    """Returns what the other ranks need to know of a rank's work."""
+    """Returns a rank's results for the other ranks."""
     files = [path for shard in made.shards for path in (shard.path, shard.index)]
     return {
         "images": made.images,

@@ -77,7 +77,7 @@ def stage(
     target.parent.mkdir(parents=True, exist_ok=True)
     with _alone_in(target.parent), ThreadPoolExecutor(streams) as pool:
         if target.is_symlink():
-            # The link's target belongs to the user, and must not be changed.
+            # The target of a link belongs to the user, and must not be changed.
             target.unlink()
         in_place = target.exists()
         folder = target if in_place else draft
@@ -92,7 +92,7 @@ def stage(
             shutil.rmtree(draft, ignore_errors=True)
             target.rename(draft)
         draft.mkdir(exist_ok=True)
-        # Before copying, which needs the room.
+        # Before copying, which needs the free space.
         _clear(draft, right | {_part(name) for name in manifest if name not in right})
 
         def bring(name: str) -> Copied:
@@ -165,7 +165,7 @@ def _bring(source: Path, draft: Path, name: str, wanted: str) -> Copied:
     copied = _append(source / name, part)
     right = digest(part) == wanted
     if not right and copied < part.stat().st_size:
-        # The part of an earlier run was of another file.
+        # The partial file of an earlier run belongs to another version of the file.
         part.unlink()
         copied += _append(source / name, part)
         right = digest(part) == wanted

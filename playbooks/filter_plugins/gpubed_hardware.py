@@ -1,4 +1,4 @@
-"""What follows from the facts of nodes: which driver, which rank goes where, Horovod's settings.
+"""Filters that derive drivers, bindings of ranks and Horovod's settings from the facts of nodes.
 
 The choices are gpubed's own functions, so this needs the environment that gpubed
 is installed in, such as the `ansible-playbook` beside `gpubed`. They are imported where
@@ -61,13 +61,13 @@ def driver(
 
 
 def bindings(path: str, ranks: int) -> list[dict[str, Any]]:
-    """Bind the ranks of a node; nothing where no facts are kept."""
+    """Bind the ranks of a node; empty without stored facts."""
     known = _hardware("facts").load(Path(path))
     return [asdict(one) for one in _hardware("binding").bind(known, int(ranks))] if known else []
 
 
 def horovod_settings(place: Mapping[str, Any], given: Mapping[str, float]) -> dict[str, Any]:
-    """Derive Horovod's settings from a `horovod.Place`; a given one that is not below 0 wins."""
+    """Derive Horovod's settings from a `horovod.Place`; given values of 0 and above win."""
     module = _hardware("horovod")
     derived = asdict(module.derive(module.Place(**place)))
     return derived | {name: value for name, value in given.items() if value >= 0}

@@ -64,7 +64,7 @@ def test_ranks_end_when_the_controller_is_killed(cluster, training):
 def test_the_next_run_is_not_in_the_way_of_what_is_left(cluster, training):
     os.kill(training.pid, signal.SIGSTOP)  # it is there, and says nothing
     done = cluster.call("run", "digits", "--json")
-    assert "still at work" in done.stderr
+    assert "still active" in done.stderr
     assert json.loads(done.stdout)["status"] == "ok"
     none_left(cluster, within=120)
 
@@ -93,7 +93,7 @@ def test_a_run_of_jupyterlab_is_seen_by_the_next_and_ends_with_its_launcher(clus
     while not all(inside(cluster, name, ALONE) for name in names):
         assert time.monotonic() - began < 60
         time.sleep(1)
-    assert "still at work" in cluster.call("run", "digits").stderr
+    assert "still active" in cluster.call("run", "digits").stderr
     inside(cluster, names[0], "pkill --signal KILL --full '[/]horovodrun '")
     began = time.monotonic()
     while any(inside(cluster, name, ALONE) for name in names):

@@ -130,7 +130,7 @@ class Hosts:
         one = self.nodes[number]
         hop = Hop(address=one.control_address, user=USER, host_keys=one.host_keys)
         paths = Project(self.ground.root).cluster(self.ground.name)
-        return SSH(allocation.door(hop, one.name), paths, str(self.key))
+        return SSH(allocation.host_as_node(hop, one.name), paths, str(self.key))
 
     @property
     def options(self):

@@ -42,7 +42,7 @@ class Granted:
 
     def says_whose(self, text, name="node-1"):
         """The words name the node, both keys and both ways to go on."""
-        for part in (name, self.owns[name], self.seen[name], "--refresh", "do not go on"):
+        for part in (name, self.owns[name], self.seen[name], "--refresh", "do not continue"):
             assert part in text, text
 
     def _fingerprint(self, name):

@@ -103,7 +103,7 @@ def told(check):
     """A reader that runs a check as `verify` does."""
 
     def read(context, _):
-        return list(verify._told(check, context))
+        return list(verify._results(check, context))
 
     return read
 
@@ -111,7 +111,7 @@ def told(check):
 def as_kept(found):
     """What a reader found; of checks, what `verify` keeps of them."""
     found = list(found) if isinstance(found, list | tuple) else [found]
-    return [verify._named(one, "lab") if isinstance(one, Check) else one for one in found]
+    return [verify._short(one, "lab") if isinstance(one, Check) else one for one in found]
 
 
 def on_head(read):
@@ -163,7 +163,7 @@ READERS = {
     "an own host": on_head(static_host.look),
     "host keys": lambda c, _: boot_proof.proved(c.head.text, "token"),
     "GPUs of a host": on_head(host.look),
-    "GPU report": lambda c, _: report._ask(c.head, "gpubed-facts"),
+    "GPU report": lambda c, _: report._run(c.head, "gpubed-facts"),
 }
 # What is handed on as it came, to be compared and nothing else.
 AS_IT_CAME = {"images", "counters", "an own host", "GPU report"}
@@ -190,10 +190,14 @@ def test_no_answer_ends_in_a_traceback_or_is_shown_whole(lied_to, monkeypatch, r
         (Answer.number, "nan", "with 'nan': no number"),
         (Answer.number, "1e999", "no number"),
         (Answer.whole, "²", "with '²': no whole number"),
-        (Answer.whole, "", "with 'nothing that can be shown': no whole number"),
+        (Answer.whole, "", "with 'no printable text': no whole number"),
         (lambda answer: answer.parts(3), "a b", "not 3 words"),
         (lambda answer: answer.parts(1), "a b", "not 1 words"),
-        (lambda answer: answer.json(dict[str, int]), "x" * 5_000_000, "x…': not what was asked"),
+        (
+            lambda answer: answer.json(dict[str, int]),
+            "x" * 5_000_000,
+            "x…': not of the expected form",
+        ),
     ],
 )
 def test_what_does_not_fit_names_node_command_and_answer(ask, text, words):

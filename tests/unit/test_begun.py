@@ -59,7 +59,7 @@ def test_a_node_that_is_changed_leaves_the_cluster_unfinished(
 ):
     assert provider(method, kind, name) == ["interrupted"], "from before the change"
     assert unfinished.state(cluster) == "interrupted"
-    with pytest.raises(GpubedError, match="did not come to its end"):
+    with pytest.raises(GpubedError, match="was not completed"):
         unfinished.require_none(cluster)
 
 

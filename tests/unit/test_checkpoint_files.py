@@ -121,7 +121,7 @@ def test_going_on_from_nothing_is_refused(cluster, folder):
     require()
     (folder / "draft").write_text("half")
     with pytest.raises(
-        UsageError, match=r"no checkpoint to go on from in .*/mine, .*/other\n"
+        UsageError, match=r"no checkpoint to resume from in .*/mine, .*/other\n"
     ) as no:
         require("mine", "other")
     assert no.value.hint == "begin anew"

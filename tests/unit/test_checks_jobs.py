@@ -66,10 +66,10 @@ def test_a_job_that_asks_for_one_gpu_has_exactly_one():
 @pytest.mark.parametrize(
     ("job", "reason"),
     [
-        (f"0,1|{GPU}", "a job that asks for one GPU is shown 0,1"),
-        (f"|{GPU}", "a job that asks for one GPU is shown none"),
-        ("0|cpu", "a job that asks for one GPU computes on cpu"),
-        ((1, "gpubed-rank: node-0 was asked for GPUs, but"), "a job that asks for one GPU fails: "),
+        (f"0,1|{GPU}", "a job with one GPU sees 0,1"),
+        (f"|{GPU}", "a job with one GPU sees none"),
+        ("0|cpu", "a job with one GPU computes on cpu"),
+        ((1, "gpubed-rank: node-0 was asked for GPUs, but"), "a job with one GPU fails: "),
     ],
 )
 def test_any_other_number_or_the_cpu_is_a_failure(job, reason):
@@ -95,8 +95,8 @@ def test_a_node_that_offers_another_number_fails_and_one_at_work_is_only_counted
     [
         (f"cuda:0 {GPU}\n1", False, ""),
         ("cpu cpu (simulated A100)\n1", True, ""),
-        ("cpu cpu\n1", False, "it computes on cpu cpu"),
-        (f"cuda:0 {GPU}\n8", False, "it was given one GPU, and has 8 device(s)"),
+        ("cpu cpu\n1", False, "the container computes on cpu cpu"),
+        (f"cuda:0 {GPU}\n8", False, "the container was given one GPU, and has 8 device(s)"),
         ((1, "there is no NVIDIA driver"), False, "there is no NVIDIA driver; see nvidia-ctk"),
     ],
 )

@@ -20,9 +20,9 @@ def test_a_node_that_works_or_is_planned_for_a_job_is_well(state):
     [
         ("drained", "broken fan; journalctl -u slurmd there, then scontrol update"),
         ("idle*", "broken fan; journalctl -u slurmd there, then scontrol update"),
-        ("reserved", "somebody has reserved it: scontrol show reservation"),
-        ("idle$", "somebody has reserved it: scontrol show reservation"),
-        ("maint", "somebody has reserved it: scontrol show reservation"),
+        ("reserved", "it is reserved: scontrol show reservation"),
+        ("idle$", "it is reserved: scontrol show reservation"),
+        ("maint", "it is reserved: scontrol show reservation"),
     ],
 )
 def test_one_that_takes_no_job_is_not_and_its_help_fits(state, help_):

@@ -69,7 +69,7 @@ def test_what_is_no_figure_is_left_out(tmp_path, text):
 
 def test_a_loss_that_is_no_number_at_the_end_fails_the_run(run):
     result = run(metrics_jsonl='{"loss": 1.5}\n{"loss": NaN}\n')
-    assert (result.status, result.failures) == ("failed", ["loss is nan: no number"])
+    assert (result.status, result.failures) == ("failed", ["loss is nan instead of a number"])
     json.dumps(result.document(), allow_nan=False)
 
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.process
 __all__ = ["bench", "call", "cluster"]
 
 ONE_POINT = PLAIN.replace("[16, 32]", "[16]").replace("[1, 2]", "[1]")
-MIXED = "not all computed on one device (GTX 1080; V100): means are of a mixture"
+MIXED = "trials computed on different devices (GTX 1080; V100): means mix them"
 
 
 def result(device, **changes):

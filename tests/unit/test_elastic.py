@@ -44,7 +44,7 @@ def test_a_part_that_was_ended_to_take_a_node_in_did_not_fail(scene, call, detec
         for _ in range(2):
             detectors[-1].tick()
         scene.checkpoints = files("a", "b")
-        detectors[-1]._asked = float("-inf")
+        detectors[-1]._listed = float("-inf")
         detectors[-1].tick()
         return 1
 
@@ -92,8 +92,8 @@ def test_what_is_wrong_is_said_before_anything_starts(scene, call):
         ("--nodes", "0"): "chooses the nodes itself",
         ("--set", "checkpoint=../other"): "leads out of the folder of checkpoints",
         ("--repeat", "2"): "chooses the nodes itself",
-        ("--min", "3", "--max", "2"): "no number of nodes is so",
-        ("--min", "0"): "no number of nodes is so",
+        ("--min", "3", "--max", "2"): "no number of nodes fits",
+        ("--min", "0"): "no number of nodes fits",
         ("--launcher", "slurm"): "which launcher slurm cannot do",
     }.items():
         with pytest.raises(UsageError, match=said):
@@ -156,6 +156,6 @@ def training(scene):
 @pytest.mark.parametrize("words", [["--resume"], ["--elastic", "--resume"], ["--again"]])
 def test_its_checkpoints_have_no_other_writer(scene, training, words):
     before = len(scene.hosts)
-    with pytest.raises(Locked, match="two that write them would damage them"):
+    with pytest.raises(Locked, match="two writers would damage them"):
         say(*words, training.part)
     assert len(scene.hosts) == before

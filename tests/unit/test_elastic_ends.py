@@ -21,7 +21,7 @@ def test_a_job_that_fails_by_itself_is_given_up(scene, call):
     done = call("--json")
     told = json.loads(done.stdout)
     assert (done.return_value, told["status"], len(told["legs"])) == (1, "failed", 3)
-    assert "3 times in a row before it had kept anything new" in told["failures"][0]
+    assert "3 times in a row without a new checkpoint" in told["failures"][0]
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_it_does_not_go_on_where_no_checkpoint_is_left(scene, call, words):
     scene.script = [lambda: 1] * 3
     first = json.loads(call("--set", "checkpoint=mine", "--json").stdout)["run_id"]
     begun, scene.checkpoints = len(scene.hosts), Files()
-    with pytest.raises(UsageError, match=r"no checkpoint to go on from in .*/mine\n") as refused:
+    with pytest.raises(UsageError, match=r"no checkpoint to resume from in .*/mine\n") as refused:
         say("--elastic", "--resume", first, *words)
     anew = "gpubed run lab --elastic --set checkpoint=mine imagenet begins anew"
     assert refused.value.hint == anew

@@ -56,14 +56,14 @@ def described(tmp_path, monkeypatch):
             {"text": 'schema: gpubed/job/1\ncommand: ["a\\0"]\n'},
             r"line 2: the text 'a\\x00' has a NUL character",
         ),
-        ({"command": [""]}, r"line 4: command: its first word is empty"),
+        ({"command": [""]}, r"line 4: command: its first word, the program, is empty"),
         (
             {"arguments": {"a": {"type": "bool", "resumes": True, "help": ""}}},
             "resumes and dataset need `type: str`",
         ),
         (
             {"arguments": {name: {"resumes": True, "help": ""} for name in "ab"}},
-            r"line 7: arguments: a and b have `resumes: true`, and only one may",
+            r"line 7: arguments: only one argument may have `resumes: true`: a, b",
         ),
         (
             {"arguments": {"a": {"type": "int", "at_least": 3, "at_most": 2, "help": ""}}},
@@ -162,12 +162,12 @@ def test_a_run_says_what_was_not_judged(tmp_path, epochs, status, not_judged):
 @pytest.mark.parametrize(
     ("written", "says", "kept"),
     [
-        ('"loss": NaN', "loss is nan: no number", {"loss": None}),
-        ('"loss": -Infinity', "loss is -inf: no number", {"loss": None}),
-        ('"own": Infinity', "own is inf: no number", {"own": None}),
+        ('"loss": NaN', "loss is nan instead of a number", {"loss": None}),
+        ('"loss": -Infinity', "loss is -inf instead of a number", {"loss": None}),
+        ('"own": Infinity', "own is inf instead of a number", {"own": None}),
         ('"test_accuracy": true', "test_accuracy is True instead of a number", None),
         ('"loss": "0.1"', "loss is '0.1' instead of a number", None),
-        (r'"a\n  world_size = 9": 1', r"'a\n  world_size = 9' is no name of a metric", {}),
+        (r'"a\n  world_size = 9": 1', r"'a\n  world_size = 9' is no valid name of a metric", {}),
         ('"loss": null, "device": "cpu"', "", {"loss": None, "device": "cpu"}),
         ('"rows": [{"s": NaN}]', "", {"rows": [{"s": None}]}),
     ],

@@ -72,7 +72,7 @@ def test_what_has_no_owner_is_ended(cluster, rank):
 def test_what_is_at_work_is_named_and_left_alone(cluster, rank):
     process, _ = rank
     [said] = leftovers.end(cluster)
-    assert said.startswith("run 20260101-digits is still at work (1 process(es) on node-0)")
+    assert said.startswith("run 20260101-digits is still active (1 process(es) on node-0)")
     assert process.poll() is None
 
 
@@ -119,4 +119,4 @@ def test_a_look_that_is_held_up_is_said_and_is_not_the_end_of_a_run(cluster, mon
     monkeypatch.setattr(leftovers, "_AS_ROOT", held_up)
     monkeypatch.setattr(leftovers, "_FIND", "sleep 60")
     [said] = leftovers.end(cluster)
-    assert said.startswith("what is at work on node-0 could not be looked at")
+    assert said.startswith("the search for jobs on node-0 took too long")

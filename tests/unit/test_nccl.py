@@ -114,7 +114,7 @@ def test_the_recipes_nccl_on_the_experiment_network_passes():
         (said(version=22803), "nccl.version", "not the recipe's"),
         (said(address="192.0.2.7"), "nccl.interface", "another network"),
         (said(address=None), "nccl.interface", "no interface"),
-        (said(adapters=["mlx5_0"]), "nccl.memlock", "registers memory"),
+        (said(adapters=["mlx5_0"]), "nccl.memlock", "needs locked memory"),
         ("libnccl.so.2: cannot open shared object file", "nccl.version", "does not load"),
         ("", "nccl.version", "does not load"),
     ],

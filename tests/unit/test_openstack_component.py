@@ -341,7 +341,7 @@ class TestExisting:
         granted = self.declared(**self.LAB)
         ways = {tuple(hop.address for hop in node.via) for node in granted.nodes}
         assert ways == {(granted.head.control_address,)}
-        assert granted.head.is_own_door
+        assert granted.head.is_last_hop
 
     def test_a_chosen_floating_address_is_joined_to_the_head_and_not_made(
         self, cloud: Cloud

@@ -117,10 +117,13 @@ def test_what_is_allowed_is_told(host):
     ("answer", "words"),
     [
         (told(), "no package of its owner changes"),
-        (told(age=None), "it has no package lists, so other changes are not known"),
+        (told(age=None), "it has no package lists, so other changes are unknown"),
         (told(age=12 * 86400.0), "its package lists are 12 days old; with newer ones more may"),
         (told(unfinished=["man-db"]), "`up` first lets dpkg finish man-db"),
-        (told(failed="held broken packages"), "apt cannot tell what docker would change (held"),
+        (
+            told(failed="held broken packages"),
+            "apt cannot predict the changes by role docker (held",
+        ),
         (told(failed="Unable to locate package x"), "no package of its owner changes"),
     ],
 )

@@ -75,14 +75,14 @@ def test_a_rank_that_went_with_its_node_did_not_end_by_itself(code, said, lost):
     assert output.lost_its_node == lost
     assert output.last_words == [said], "a line without a word is none"
     assert cause(output, NODES) == (
-        "node-1 went, or the connection to it did, and rank 2 with it"
+        "node-1 or the connection to it was lost, and rank 2 with it"
         if lost
         else f"rank 2 on node-1 {ends(code)}" + f"; its last line: {said}" * (code == "1")
     )
 
 
 def ends(code):
-    killed = "was killed, or ended with exit code 255: SSH says the same of both"
+    killed = "was killed, or ended with exit code 255: SSH reports both alike"
     return killed if code == "255" else f"ended with exit code {code}"
 
 
@@ -134,5 +134,5 @@ def test_a_node_that_went_is_said_with_what_brings_it_back(run, lines):
         "Exit code: 255",
     ]
     *_, error, hint = run()[0].stderr.splitlines()
-    assert error.startswith("error: node-2 went, or the connection to it did, and rank 2 with it")
+    assert error.startswith("error: node-2 or the connection to it was lost, and rank 2 with it")
     assert hint.strip().startswith("→ gpubed up lab brings it back; docs/how-to/outlive-nodes.md")

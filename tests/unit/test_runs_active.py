@@ -126,7 +126,7 @@ def test_nobody_else_is_interrupted(cluster, start):
     said = json.loads(lock.read_text())
     bystander = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     lock.write_text(json.dumps({**said, "pid": bystander.pid}))
-    with pytest.raises(PrerequisiteMissing, match="out of sight"):
+    with pytest.raises(PrerequisiteMissing, match="cannot be seen from here"):
         active.end(cluster, "1-digits")
     lock.write_text(json.dumps({**said, "host": "elsewhere"}))
     with pytest.raises(PrerequisiteMissing, match="started on elsewhere"):

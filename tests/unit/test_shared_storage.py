@@ -63,7 +63,7 @@ def test_who_goes_on_serving_costs_nothing(cluster, steps):
 )
 def test_what_another_would_serve_is_said_to_be_left_behind(cluster, wanted, instead):
     assert left(cluster, wanted) == [
-        "/shared, which node-0 serves from its own disk: what is on it stays there, and is served "
+        "/shared, which node-0 serves from its own disk: its data stay there, and are served "
         f"no more; {instead}"
     ]
 
@@ -73,7 +73,7 @@ def test_what_another_would_serve_is_said_to_be_left_behind(cluster, wanted, ins
 def test_what_goes_with_its_node_is_said_to_be_lost(cluster, op, type_):
     """One that is made has gone before."""
     [said] = left(cluster, plan(), step(op, "node-0", type_))
-    assert "what is on it is lost with it; an empty one of node-0 takes its place" in said
+    assert "its data are lost with it; an empty one of node-0 takes its place" in said
 
 
 def test_an_own_host_keeps_it(cluster):
@@ -86,7 +86,7 @@ def test_an_own_host_keeps_it(cluster):
     assert left(cluster, wanted, step("create", "node-0")) == [], "it is taken in again"
     for op in ("delete", "replace"):  # another host takes its place
         [said] = left(cluster, wanted, step(op, "node-0"))
-        assert "what is on it stays on its host, and is served no more" in said
+        assert "its data stay on its host, and are served no more" in said
 
 
 class Stack:

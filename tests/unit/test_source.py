@@ -98,12 +98,12 @@ def test_a_script_that_does_not_travel_is_refused(folder):
         "python /opt/x.py",
     ):
         source.require_script(text.split(), folder, [*names, "train.py", "scripts"])
-    with pytest.raises(UsageError, match="does not go to the nodes") as caught:
+    with pytest.raises(UsageError, match="is not copied to the nodes") as caught:
         source.require_script(["torchrun", "trian.py"], folder, [*names, "train.py"])
     assert "train.py" in caught.value.hint
     with pytest.raises(UsageError) as caught:
         source.require_script(["python3", "here.py"], folder, names)
-    assert "keeps it here" in caught.value.hint
+    assert "excludes it" in caught.value.hint
 
 
 def test_a_repository_within_travels_and_a_submodule_that_is_not_here_is_named(folder, tmp_path):
@@ -119,7 +119,7 @@ def test_a_repository_within_travels_and_a_submodule_that_is_not_here_is_named(f
     git(folder, "submodule", "add", "./nested", "library")
     git(folder, "commit", "-qm", "library")
     git(tmp_path, "clone", str(folder), "clone")
-    with pytest.raises(UsageError, match="submodule library is not here"):
+    with pytest.raises(UsageError, match="submodule library is missing"):
         source.files(tmp_path / "clone")
 
 
@@ -133,7 +133,7 @@ def test_a_pattern_that_git_would_not_take_is_refused(folder):
     ("words", "fix"),
     [
         (["train.py", "--lr=1"], "python train.py --lr=1"),
-        (["python", "../other/train.py"], "only that folder travels"),
+        (["python", "../other/train.py"], "only that folder is copied"),
         (["python", "trian.py"], "did you mean 'train.py'"),
     ],
 )

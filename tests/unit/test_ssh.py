@@ -170,7 +170,13 @@ def test_wrong_host_key_is_not_retried_and_named(
     with pytest.raises(ssh.HostKeyMismatch) as caught:
         made.wait_ready()
     assert refusing.calls == 1
-    for part in ("node-0 (192.0.2.1)", own.fingerprint, seen.fingerprint, way_on, "do not go on"):
+    for part in (
+        "node-0 (192.0.2.1)",
+        own.fingerprint,
+        seen.fingerprint,
+        way_on,
+        "do not continue",
+    ):
         assert part in str(caught.value)
 
 

@@ -23,7 +23,9 @@ class Scene:
         self.now, self.sight, self.kept, self.said = 0.0, Sight(), files("a"), []
         self.looks = self.asks = 0
         clock = lambda: self.now  # noqa: E731
-        self.it = StallDetector(self.look, self.ask, self.said.append, pace, clock, tells=tells)
+        self.it = StallDetector(
+            self.look, self.ask, self.said.append, pace, clock, prints_progress=tells
+        )
 
     def look(self):
         self.looks += 1
@@ -76,7 +78,7 @@ def test_a_node_that_only_we_cannot_reach_ends_nothing(scene):
 def test_a_training_that_is_stuck_is_ended_though_all_nodes_answer(scene):
     scene.pass_(60, step_s=4)
     began = scene.now
-    assert "nothing was heard of its progress" in scene.pass_(600)
+    assert "kept no checkpoint" in scene.pass_(600)
     assert scene.now - began <= stall_detector._STUCK_S + 2 * stall_detector._TICK_S
     assert not scene.it.blames_nodes
 
@@ -88,7 +90,7 @@ def test_a_checkpoint_that_is_being_written_is_a_sign_of_life(scene):
         scene.kept = files("a", beside=[f"draft {scene.now}"])
 
     assert scene.pass_(600, tick=grow) == ""
-    assert "nothing was heard" in scene.pass_(stall_detector._STUCK_S + 20)
+    assert "kept no checkpoint" in scene.pass_(stall_detector._STUCK_S + 20)
 
 
 @pytest.fixture
@@ -101,7 +103,7 @@ def wish(scene):
 
 
 def test_where_others_would_do_better_it_ends_with_the_next_checkpoint(wish):
-    assert wish.said == ["node-3 is taken in: this run ends once another checkpoint is seen"]
+    assert wish.said == ["node-3 is taken in: this run ends after its next checkpoint"]
     wish.kept = files("a", "b")
     assert wish.pass_(40, step_s=2) == "node-3 is taken in"
     assert wish.it.blames_nodes

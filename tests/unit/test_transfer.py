@@ -206,11 +206,11 @@ def test_what_is_here_by_other_means_stays(shared, tmp_path):
     back.mkdir(parents=True)
     (back / "sub").symlink_to(elsewhere)
     one = copied("get", "lab", "run", "--to", str(back.parent))
-    assert one["left_out"] == ["'sub' is left out: something else has its name here"]
+    assert one["left_out"] == ["'sub' is left out: the local folder has another file of that name"]
     assert not [*elsewhere.iterdir()]
     (back.parent / "model").symlink_to(elsewhere)
     (shared / "model").write_text("")
-    with pytest.raises(UsageError, match="is something else"):
+    with pytest.raises(UsageError, match="is of another kind"):
         call("get", "lab", "model", "--to", str(back.parent))
 
 

@@ -35,15 +35,15 @@ def test_a_run_that_was_cut_off_is_gone_on_with(cluster):
     with pytest.raises(RuntimeError), unfinished.noted(cluster):
         raise RuntimeError
     assert unfinished.state(cluster) == "interrupted"
-    with pytest.raises(GpubedError, match="did not come to its end") as caught:
+    with pytest.raises(GpubedError, match="was not completed") as caught:
         unfinished.require_none(cluster)
-    assert caught.value.hint == "gpubed up lab goes on with it"
+    assert caught.value.hint == "gpubed up lab completes it"
 
 
 def test_a_run_at_work_is_named(cluster):
     with runlock.hold(cluster.state, "up"), unfinished.noted(cluster):
         assert unfinished.state(cluster) == "configuring"
-        with pytest.raises(GpubedError, match=f"`gpubed up` .pid {os.getpid()}.* is at work"):
+        with pytest.raises(GpubedError, match=f"`gpubed up` .pid {os.getpid()}.* is running"):
             unfinished.require_none(cluster)
 
 

@@ -123,8 +123,8 @@ def test_a_care_that_cannot_be_is_refused_with_its_line(tmp_path, backend, idle,
     ("answer", "why"),
     [
         ("", "no such command; repair: gpubed configure lab --tags health"),
-        ("{}", "it cannot tell what it is used for"),
-        (said(-1.0), "it cannot tell"),
+        ("{}", "gpubed-use fails"),
+        (said(-1.0), "gpubed-use fails"),
         (Unreachable("node-1 does not answer"), "node-1 does not answer"),
     ],
 )

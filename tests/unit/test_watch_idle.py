@@ -53,12 +53,12 @@ class Unused:
         self.world.cluster.spec.write_text(text)
         apply(self.world.cluster, "local")
 
-    def say(self, _cluster, who_answers=False):
+    def say(self, _cluster, ignore_silent=False):
         idle_s = (self.world.now - self.began).total_seconds()
         use = replace(self.use, idle_s=idle_s)
         if not self.silent:
             return use
-        if not who_answers:
+        if not ignore_silent:
             return uses.used(use, "not all could be asked")
         left = replace(use, spell=use.spell.splitlines()[0])
         return left if self.silent == "some" else None

@@ -38,9 +38,9 @@ State = list[Any]
 
 FOLDER = Path("/var/lib/gpubed/ledger")
 _BOOK = FOLDER / "ledger.json"
-# There while a role runs, and after one that was killed.
+# Exists while a role runs, and after a run that was killed.
 _FLAG = FOLDER / "open"
-# Depth of the look below each folder; None is all of it.
+# Watched folders, and the depth below each; None stands for any depth.
 _WATCHED = {
     "/etc": None,
     "/usr/local/bin": None,
@@ -57,28 +57,28 @@ _WATCHED = {
     "/var/lib": 1,
     "/": 1,
 }
-# Accounts are facts; the others are of the kernel or DHCP, or are made from other files.
+# Not watched: accounts are facts; the kernel, DHCP or other files determine the rest.
 _PASSED_OVER = re.compile(
     r"/(etc/((passwd|group|shadow|gshadow|subuid|subgid)[-+]?|\.pwd\.lock|mtab"
     r"|ld\.so\.cache|adjtime|machine-id|resolv\.conf)"
     r"|usr/local/lib/(python3|node_modules).*|var/lib/gpubed|proc|sys|dev|run|tmp)"
 )
-# Of gpubed alone: they go with all that is in them. /etc/gpubed and this ledger go last, after
-# `give-back`.
+# Folders of gpubed alone, which are removed with their content. /etc/gpubed and this ledger are
+# removed last, after `give-back`.
 _TREES = ["/opt/gpubed", "/usr/local/lib/gpubed", "/usr/local/share/gpubed", "/var/cache/gpubed"]
 _BACKUPS = "/var/backups/gpubed"
 _COPIED_BYTES = 64 << 20
-# Roles follow each other at once: between two of them, no new look is due.
+# Seconds between two roles within which the host is not scanned again.
 _FRESH_S = 5
-# Purging these would delete users' data, so the scripts that do that are removed before.
+# Purging these packages would delete users' data; their scripts that do so are removed before.
 _HOLD_DATA = re.compile(r"(docker\.io|mariadb-server|slurm|prometheus)")
 _FIRST_OF_PACKAGES = 100
-# Debian's policy: numbers from 60000 on are packages', as slurm's 64030.
+# By Debian's policy, ids from 60000 on belong to packages, such as slurm's 64030.
 _PEOPLE = range(1000, 60000)
 _ACCOUNT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*[$]?")
 _SYSCTLS = ("net.ipv4.ip_forward", "net.ipv4.ip_local_port_range")
 _MOUNTED = {"nfs", "nfs4", "ext2", "ext3", "ext4", "xfs", "btrfs"}
-# What reads a file again. Of a unit's drop-ins it is the unit.
+# Commands and services that read a file again; for drop-ins of a unit, it is the unit.
 _READERS = {
     "/etc/ssh/sshd": "! sshd -t || systemctl try-reload-or-restart ssh.service",
     "/etc/systemd/logind": "systemctl try-restart systemd-logind.service",
@@ -101,7 +101,7 @@ _APT = [
 
 
 def run(*words: str) -> str:
-    """Return what a command prints; empty where there is no such command."""
+    """Return the output of a command; empty if the command does not exist."""
     try:
         return subprocess.run(
             words,
@@ -116,7 +116,7 @@ def run(*words: str) -> str:
 
 
 def note(text: str) -> None:
-    """Tell the owner something: `down` shows lines that begin with `note: `."""
+    """Print a message for the owner: `down` shows lines that begin with `note: `."""
     shown = "".join(c if c.isprintable() else "?" for c in text)
     print(f"note: {ascii(shown)[1:-1]}", flush=True)  # noqa: T201
 
@@ -153,7 +153,7 @@ class Ledger:
             rows[:] = [[*row, ""][:3] for row in rows]
 
     def open(self, role: str = "") -> None:
-        """Record what is there as the owner's, but for what a killed run has changed."""
+        """Record the present state as the owner's, except changes of a killed run."""
         is_first = not self.files
         if _FLAG.exists():
             self.close()
@@ -167,7 +167,7 @@ class Ledger:
         _FLAG.write_text(role)
 
     def close(self, *accounts: str) -> None:
-        """Record what has changed since `open` as the role's.
+        """Record the changes since `open` as the role's.
 
         Args:
             accounts: Names of accounts that roles may make for persons; others are the owner's.
@@ -219,7 +219,7 @@ class Ledger:
         return done
 
     def _swept(self, role: str, *words: str) -> bool:
-        """Remove what a version that recorded no roles left of one; say whether it left any."""
+        """Remove files of a role from versions without a ledger; return whether there were any."""
         units = [
             word
             for word in words
@@ -297,7 +297,7 @@ class Ledger:
         return self._role in (None, role)
 
     def _forget(self, now: dict[str, str]) -> None:
-        """Forget facts that are again as they were."""
+        """Delete recorded facts that have their former value again."""
         for name in [name for name, was in self.were.items() if now.get(name) == was]:
             del self.were[name]
             self.by.pop(name, None)
@@ -372,9 +372,9 @@ class Ledger:
             del self.changes[path]
 
     def _restored(self, path: str) -> bool:
-        """Undo the changes of a file; return whether it is another now."""
+        """Undo the changes of a file; return whether that changed it."""
         if path.startswith("/etc/ssh/") and "gpubed" not in path:
-            # gpubed writes no other file there, and to restore one may lock somebody out.
+            # gpubed writes no other file there, and restoring one could lock an account out.
             del self.changes[path]
             return False
         folders = [folder for folder in Path(path).parents if folder.exists()]
@@ -423,7 +423,7 @@ class Ledger:
         return changed
 
     def _back_up(self, path: str) -> None:
-        """Copy a file before it is replaced: its owner may have changed it while a role ran."""
+        """Copy a file before it is replaced, as its owner may have changed it while a role ran."""
         at, aside = Path(path), Path(f"{_BACKUPS}{path}")
         if at.is_file() and not at.is_symlink() and "gpubed" not in path:
             aside.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -465,7 +465,7 @@ class Ledger:
         return True
 
     def _merged(self, now: State | None, after: State | None, before: State | None) -> bytes | None:
-        """Return the text of a file without gpubed's change; None where that is not possible."""
+        """Return the text of a file without gpubed's change; None if that is not possible."""
         texts = []
         for state in (now, after, before):
             copy = FOLDER / "copies" / (state[4] if state and state[0] == "f" else "none")
@@ -477,7 +477,7 @@ class Ledger:
     # Facts
 
     def _ours(self, kind: str, now: dict[str, str]) -> dict[str, str | None]:
-        """Return the former values of those facts of a kind that still differ.
+        """Return the former values of the facts of a kind that differ now.
 
         Scripts in `leave.d` write into `keep` what others use by now.
         """
@@ -493,7 +493,7 @@ class Ledger:
     def _stop_units(self) -> None:
         ours = [name for name, was in self._ours("unit", facts()).items() if was is None]
         if ours:
-            # Timers and sockets in the same call, so that they start nothing again.
+            # In one call with timers and sockets, which could start the units again.
             run("systemctl", "stop", *ours)
 
     def _start_units(self, restored: list[str]) -> None:
@@ -516,7 +516,7 @@ class Ledger:
                 run("umount", "--lazy", "--no-canonicalize", place)
 
     def _packages(self) -> bool:
-        """Remove the packages that came, and install those that went."""
+        """Remove packages that roles installed, and install those that roles removed."""
         changed = self._ours("package", facts())
         came = sorted(name for name, was in changed.items() if was is None)
         removable = came
@@ -545,7 +545,7 @@ class Ledger:
         return done
 
     def _files_of_packages(self) -> set[str]:
-        """Return files that came with packages which came and stay."""
+        """Return the files that packages installed by roles brought, if these packages stay."""
         now = facts()
         came = (name for name, was in self.were.items() if was is None and name in now)
         names = [name.partition(" ")[2] for name in came if name.startswith("package ")]
@@ -582,7 +582,7 @@ class Ledger:
                 run("groupdel", "--", name)
 
     def _is_made(self, number: str, name: str) -> bool:
-        """Say whether roles or packages made an account; all others are the owner's."""
+        """Return whether a role or a package created an account; all others are the owner's."""
         return int(number) not in _PEOPLE or name in self.accounts
 
     def _kernel(self) -> None:
@@ -610,7 +610,7 @@ class Ledger:
 
 
 def without(now: list[bytes], after: list[bytes], before: list[bytes]) -> bytes | None:
-    """Take the change from `before` to `after` out of a text that was changed further.
+    """Revert the change from `before` to `after` in a text that was changed further.
 
     Args:
         now: Lines of the text.
@@ -648,7 +648,7 @@ def facts() -> dict[str, str]:
     kinds = "--type=service,socket,timer,path"
     listing = ("--plain", "--no-legend", "--no-pager", kinds)
     files = run("systemctl", "list-unit-files", *listing).splitlines()
-    # Others, such as systemd-hostnamed, are started by D-Bus or by other units.
+    # Units that can be enabled; others are started by D-Bus or by units, as systemd-hostnamed is.
     startable = {
         line.split()[0] for line in files if re.search(r"\s(enabled|disabled|linked)", line)
     }
@@ -670,7 +670,7 @@ def facts() -> dict[str, str]:
 
 
 def _packages() -> dict[str, str]:
-    """Return packages with their versions, and removed ones whose settings are still there."""
+    """Return packages with their versions, and removed packages whose settings remain."""
     found = {}
     shown = "${db:Status-Status} ${Architecture} ${Package} ${Version}\n"
     native = ("all", run("dpkg", "--print-architecture").strip())
@@ -685,8 +685,8 @@ def _packages() -> dict[str, str]:
 
 
 def _entries(file: str) -> list[list[str]]:
-    """Return the entries of a file of accounts; lines of NIS, without a number, are left out."""
-    # By line feeds alone: a person's full name may hold any other separator.
+    """Return the entries of a file of accounts, without NIS's lines, which have no number."""
+    # Split by line feeds alone: full names may contain other line separators.
     lines = Path(file).read_bytes().decode(errors="replace").split("\n")
     rows = [line.split(":") for line in lines]
     return [
@@ -697,12 +697,12 @@ def _entries(file: str) -> list[list[str]]:
 
 
 def _is_own(path: str) -> bool:
-    """Say whether a file is gpubed's alone: /etc/gpubed goes as a whole with the host."""
+    """Return whether a file belongs to gpubed alone and is removed with its folder."""
     return f"{path}/".startswith("/etc/gpubed/")
 
 
 def _is_roots(status: os.stat_result) -> bool:
-    """Say whether only root writes in a folder; in others, names may be links by now."""
+    """Return whether only root can write in a folder; elsewhere, files may be replaced by links."""
     return status.st_uid == 0 and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
@@ -711,7 +711,7 @@ def _sysctl(name: str) -> Path:
 
 
 def _write(at: Path, content: bytes, common: list[int]) -> None:
-    """Replace a file; one that is a mount, as in containers, is written in place."""
+    """Replace a file; a file that is a mount, as in containers, is written in place."""
     draft = at.with_name(f".{at.name}.gpubed")
     draft.write_bytes(content)
     if common:
@@ -725,7 +725,7 @@ def _write(at: Path, content: bytes, common: list[int]) -> None:
 
 
 def _goes_with(names: list[str]) -> set[str]:
-    """Return what apt would remove with packages, themselves included."""
+    """Return the packages that apt would remove with some packages, including these."""
     words = (*_APT, "--simulate", "remove", *names)
     return set(re.findall(r"(?m)^(?:Remv|Purg) (\S+)", run(*words)))
 
@@ -745,7 +745,7 @@ def _apt(*words: str) -> bool:
 
 
 if __name__ == "__main__":
-    # For what packages' scripts make; the ledger's folder is root's alone.
+    # For files that packages' scripts create; the ledger's folder has its own mode.
     os.umask(0o022)
     verb, words = "".join(sys.argv[1:2]), sys.argv[2:]
     if verb not in ("open", "close", "undo", "give-back"):

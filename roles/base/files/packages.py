@@ -1,4 +1,4 @@
-"""Installs packages, or says what that would change; an owner's packages do not change unasked.
+"""Installs packages, or predicts the changes; an owner's packages change only if that is allowed.
 
     packages.py look|begin|install REQUEST
 
@@ -55,7 +55,7 @@ def installed() -> dict[str, tuple[str, str]]:
 
 
 def unfinished() -> list[str]:
-    """Return the packages whose installation dpkg began and did not end."""
+    """Return the packages that dpkg has not finished installing."""
     return sorted(name for name, (state, _) in installed().items() if state in UNFINISHED)
 
 
@@ -71,7 +71,7 @@ def simulated(wanted: list[str]) -> tuple[list[str], subprocess.CompletedProcess
 
 
 class Archives:
-    """Where installed packages come from."""
+    """The sources of installed packages."""
 
     def __init__(self) -> None:
         releases = re.findall(
@@ -82,7 +82,7 @@ class Archives:
         of_base = {source.split()[0] for _, source, _ in _table("base-files")}
         added = "".join(path.read_text() for path in SOURCES.glob("gpubed-*"))
         self._gpubeds = {url.rstrip("/") for url in re.findall(r"\b\w+:/[^\s\]]*", added)}
-        # A mirror may have an origin of its own: an archive that has base-files is the system's.
+        # Mirrors may have their own origin: the archive with base-files is the system's.
         self._systems = {
             source
             for source, release in releases
@@ -99,7 +99,7 @@ class Archives:
             return here[0].split()[0]
         mine = next((version for version, _, is_here in table if is_here), "")
         newer = (v for v, source, _ in table if source in self._systems and is_older(mine, v))
-        # An archive drops versions that it has replaced.
+        # Archives remove versions that they have replaced.
         return None if next(newer, None) else "a .deb file"
 
     def _is_known(self, source: str) -> bool:
@@ -125,7 +125,7 @@ def is_older(one: str, other: str) -> bool:
 def own() -> set[str]:
     """Return the packages that gpubed installed or replaced."""
     were = json.loads(LEDGER.read_text())["were"] if os.access(LEDGER, os.R_OK) else {}
-    # All that a version without a ledger knows of a driver, which is on hold.
+    # Versions without a ledger listed the driver's packages, which are on hold, in a file.
     noted = DRIVER.read_text().split() if DRIVER.is_file() else ()
     return {n.split()[1].split(":")[0] for n in were if n.startswith("package ")}.union(noted)
 
@@ -141,7 +141,7 @@ def planned(said: str) -> dict[str, tuple[str, str]]:
 
 
 def judged(changes: dict[str, tuple[str, str]], request: dict[str, Any]) -> list[dict[str, Any]]:
-    """Describe each change of a package, and say whether it is refused."""
+    """Return each change of a package with a description, and whether it is refused."""
     if not changes:
         return []
     held = set(run("apt-mark", "showhold").stdout.split())
@@ -172,7 +172,7 @@ def judged(changes: dict[str, tuple[str, str]], request: dict[str, Any]) -> list
 
 
 def look(request: dict[str, Any], role: str) -> dict[str, Any]:
-    """Return what a role's packages would change; nothing is changed."""
+    """Return the changes that installing a role's packages would make."""
     there = installed()
     wanted = [name for name in request["wanted"][role] if there.get(name, ("",))[0] != "installed"]
     answer = {"role": role, "wanted": wanted, "options": [], "comes": [], "changes": []}
@@ -180,7 +180,7 @@ def look(request: dict[str, Any], role: str) -> dict[str, Any]:
     if (program and shutil.which(program)) or not wanted:
         return {**answer, "wanted": [], "failed": ""}
     options, said = simulated(wanted)
-    # With a version in brackets it is a change: "Inst libc6 [2.36-9] (2.36-10 ...)".
+    # Lines with a version in brackets are changes: "Inst libc6 [2.36-9] (2.36-10 ...)".
     comes = re.findall(r"(?m)^Inst (\S+) \(", said.stdout)
     errors = re.findall(r"(?m)^E: (.*)$", said.stderr)
     return {
@@ -193,7 +193,7 @@ def look(request: dict[str, Any], role: str) -> dict[str, Any]:
 
 
 def replaced(request: dict[str, Any], role: str, version: str) -> dict[str, Any]:
-    """Return the changes that replacing all packages of one version would be."""
+    """Return the changes by replacing all packages of one version."""
     changes = {
         name: (there, "another version")
         for name, (state, there) in installed().items()
@@ -203,16 +203,16 @@ def replaced(request: dict[str, Any], role: str, version: str) -> dict[str, Any]
 
 
 def lists_age() -> float | None:
-    """Return the age of the package lists, in seconds; None where there are none."""
+    """Return the age of the package lists, in seconds; None if there are none."""
     if not any(LISTS.glob("*_Packages*")):
         return None
     return max(0.0, time.time() - LISTS.stat().st_mtime)
 
 
 def finish() -> None:
-    """Let dpkg finish an interrupted installation: apt refuses to install before."""
+    """Let dpkg finish an interrupted installation, without which apt refuses to install."""
     done = run("dpkg", *KEEP_SETTINGS, "--configure", "--pending")
-    # A package of gpubed's that cannot be configured may be replaced now.
+    # A broken package of gpubed may be repaired by the replacement that follows.
     left = set(unfinished()) - own()
     if left:
         why = " ".join(done.stderr.partition("Errors were encountered")[0].split())
@@ -223,7 +223,7 @@ def finish() -> None:
 
 
 def install(request: dict[str, Any], role: str) -> dict[str, Any]:
-    """Install what is missing; exit with an error if that is refused or fails."""
+    """Install missing packages; exit with an error if that is refused or fails."""
     asked = look(request, role)
     if refused := [change["says"] for change in asked["changes"] if change["refused"]]:
         sys.exit(f"refused: {', '.join(refused)}")
@@ -249,7 +249,7 @@ def install(request: dict[str, Any], role: str) -> dict[str, Any]:
 
 
 def main(verb: str, request: dict[str, Any]) -> dict[str, Any]:
-    """Carry out a verb; return what is printed."""
+    """Run a verb; return its output."""
     if verb == "install":
         [role] = request["wanted"]
         return install(request, role)

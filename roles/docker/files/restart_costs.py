@@ -1,8 +1,8 @@
-"""Tells what the cluster's settings would cost who runs containers in this Docker, as JSON.
+"""Prints as JSON how the cluster's settings of Docker would affect the containers of other users.
 
-Standard library only. Says of the settings which of them `differ` and whether the owner's file
-`serves` as it is; of a running daemon its `root`, and the `containers` of others than gpubed that a
-restart would end, or that another folder for data would hide.
+Standard library only. Keys: the settings that `differ`; whether the owner's file `serves`
+unchanged; the `root` of a running daemon; the `containers`, other than gpubed's, that a restart
+would end or another data folder would hide.
 """
 
 import json
@@ -12,12 +12,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# What gpubed-container calls those of jobs.
+# Pattern of the names that gpubed-container gives to containers.
 _OURS = re.compile(r"gpubed-\d+-\d+-\d+")
 
 
 def has(found: Any, wanted: Any) -> bool:
-    """Return whether a setting is as it is wanted; of several in one, others may be beside."""
+    """Return whether a setting has the wanted value; a mapping may have more keys."""
     if isinstance(wanted, dict):
         known = found if isinstance(found, dict) else {}
         return all(has(known.get(key), value) for key, value in wanted.items())
@@ -25,7 +25,7 @@ def has(found: Any, wanted: Any) -> bool:
 
 
 def differing(settings: Path, wanted: dict[str, Any]) -> dict[str, Any]:
-    """Return what is wanted and not in a file of settings."""
+    """Return the wanted settings that a file lacks or has otherwise."""
     try:
         found = json.loads(settings.read_text())
     except (OSError, ValueError):
@@ -42,8 +42,8 @@ def is_current(settings: Path, process: Path) -> bool:
 
 
 def daemon() -> dict[str, Any]:
-    """Return what the daemon says of itself; nothing where none runs."""
-    # Asked while only its socket is there, it would start.
+    """Return the output of `docker info`; empty if the daemon does not run."""
+    # A request to its socket would start a stopped daemon.
     if subprocess.run(
         ["systemctl", "is-active", "--quiet", "docker.service"], check=False
     ).returncode:
@@ -55,14 +55,14 @@ def daemon() -> dict[str, Any]:
 
 
 def others(*, stopped: bool) -> list[str]:
-    """Return the names of containers that gpubed did not start, without or with stopped ones."""
+    """Return the names of containers that gpubed did not start, also of `stopped` ones."""
     words = ["docker", "ps", *(["--all"] * stopped), "--format", "{{.Names}}"]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     return [name for name in done.stdout.split() if not _OURS.fullmatch(name)]
 
 
 def costs(settings: Path, process: Path, wanted: dict[str, Any]) -> dict[str, Any]:
-    """Return what the module tells.
+    """Return the document to print.
 
     Args:
         settings: Docker's.

@@ -1,4 +1,4 @@
-"""Tells, as JSON, what a Horovod wheel for this environment depends on.
+"""Prints as JSON the versions that a Horovod wheel for this environment depends on.
 
 Runs with the environment's own interpreter; reads package metadata only, since
 importing torch takes seconds.

@@ -1,4 +1,4 @@
-"""Who JupyterLab lets in: those who ask for it by a name of its own, with its token.
+"""Access to JupyterLab: requests for one of its own host names, with its token.
 
 Part of its configuration: `c.ServerApp.identity_provider_class = Door`.
 """
@@ -15,7 +15,7 @@ from traitlets import Float, List, Unicode
 
 
 class Door(PasswordIdentityProvider):
-    """The token, for hosts that are known; wrong tokens wait, one after the other."""
+    """Checks token and host name; requests with wrong tokens are delayed, one after another."""
 
     hosts = List(Unicode(), config=True, help="names and addresses that the server answers to")
     wait_s = Float(1.0, config=True, help="what each wrong token costs, in seconds")
@@ -31,7 +31,7 @@ class Door(PasswordIdentityProvider):
             web.HTTPError: The browser took this server for another.
         """
         if handler.request.host_name not in self.hosts:
-            # What writes the refusal asks who the user is.
+            # Writing the refusal asks for the user again.
             handler.current_user = handler._jupyter_current_user = None
             raise web.HTTPError(http.HTTPStatus.MISDIRECTED_REQUEST)
         user = await super().get_user(handler)

@@ -53,7 +53,7 @@ def adapters(sys_folder: Path, devices: list[str], network: list[str]) -> list[s
 
 
 def manages(adapter: Path) -> bool:
-    """Say whether an adapter manages NVSwitches, as its product data tell (as in gpubed-facts)."""
+    """Return whether an adapter manages NVSwitches, by its product data (as gpubed-facts does)."""
     try:
         return b"SW_MNG" in (adapter / "device/vpd").read_bytes()
     except OSError:
@@ -61,19 +61,19 @@ def manages(adapter: Path) -> bool:
 
 
 def usable(port: Path, devices: list[str]) -> bool:
-    """Say whether a port is up and leads to the network of the interfaces."""
+    """Return whether a port is up and is in the network of the interfaces."""
     if not (port / "state").read_text().strip().endswith("ACTIVE"):
         return False
     return fabric(port) or any(name in devices for name in netdevs(port))
 
 
 def fabric(port: Path) -> bool:
-    """Say whether a port belongs to InfiniBand."""
+    """Return whether a port belongs to InfiniBand."""
     return (port / "link_layer").read_text().strip() == "InfiniBand"
 
 
 def rate(port: Path) -> str:
-    """Return how fast a port is, in the kernel's words: 400 Gb/sec (4X NDR)."""
+    """Return the rate of a port as the kernel writes it: 400 Gb/sec (4X NDR)."""
     return (port / "rate").read_text().strip()
 
 
@@ -104,13 +104,13 @@ def settings(devices: list[str], ports: list[str], dscp: int | None) -> dict[str
         found["NCCL_IB_DISABLE"] = "1"
     if dscp is not None:
         found["NCCL_NET"] = "IB"
-        # As role rdma marks what others send: DSCP, and "capable of ECN" (RFC 3168: ECT(0) is 2).
+        # The traffic class of role rdma: DSCP, and "ECN-capable" (RFC 3168: ECT(0) is 2).
         found["NCCL_IB_TC"] = str(dscp << 2 | 2)
     return found
 
 
 def main() -> None:
-    """Read the node, print the settings."""
+    """Read the node's properties and print the settings."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--address", required=True, help="of the node")
     parser.add_argument("--subnet", required=True, help="that it is in")

@@ -1,4 +1,4 @@
-"""Adds a project's packages to the cluster's environment, which itself stays as it is.
+"""Adds a project's packages to the cluster's environment, without changing that.
 
 make_layer.py run BASE ROOT     reads what a run wants as JSON, prints what it gets
 make_layer.py own BASE TARGET   makes an environment that its owner installs into with pip
@@ -28,7 +28,7 @@ from typing import Any
 
 _UV = Path(sys.executable).with_name("uv")
 _SETTINGS = {"UV_NO_PROGRESS": "1", "UV_PYTHON_DOWNLOADS": "never", "UV_LINK_MODE": "hardlink"}
-# What pip is told of indices, by uv's names.
+# pip's settings of indices, with uv's names.
 _OF_PIP = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
@@ -45,11 +45,11 @@ _EDITABLE = ("-e", "--editable")
 
 
 class Refused(Exception):
-    """Packages cannot be had; says why, and what to do."""
+    """Packages cannot be installed; has the reason and a hint."""
 
 
 def explained(said: str) -> Refused:
-    """Return uv's reason, in short, with what to do about it."""
+    """Return an error with uv's reason, in short, and a hint."""
     lines = [line for line in said.splitlines() if not line.startswith("Using Python")]
     hint = "correct requirements.txt, or what else names the packages"
     if "error sending request" in said or "Failed to fetch" in said:
@@ -68,7 +68,7 @@ def explained(said: str) -> Refused:
 
 
 def uv(*words: str | Path, at: Path, given: str = "") -> str:
-    """Run uv in a folder; return what it said.
+    """Run uv in a folder; return its output.
 
     Raises:
         Refused: It failed.
@@ -96,7 +96,7 @@ def lines(file: Path, seen: set[Path] | None = None) -> list[str]:
 
 
 def described(path: Path) -> list[str]:
-    """Return what the packages of a local project, or a local wheel, depend on."""
+    """Return texts that change with the dependencies of a local project or wheel."""
     if path.is_file():
         return [hashlib.sha256(path.read_bytes()).hexdigest()]
     names = [path / name for name in ("pyproject.toml", "setup.cfg", "setup.py")]
@@ -110,7 +110,7 @@ def described(path: Path) -> list[str]:
 
 
 class Wanted:
-    """What a run wants: its folder's requirements.txt, else pyproject.toml with uv.lock; and more.
+    """The requirements of a run: requirements.txt, else pyproject.toml with uv.lock; and others.
 
     Attributes:
         sources: Where the requirements are, as words of uv.
@@ -120,7 +120,7 @@ class Wanted:
     """
 
     def __init__(self, folder: Path, packages: list[str], base: str) -> None:
-        """Look at the folder of a run."""
+        """Read the requirements in the folder of a run."""
         self.folder, self.sources, self.options = folder, [*packages], list[str]()
         content = [base, *packages]
         listed, project, lock = (
@@ -195,7 +195,7 @@ def _name(requirement: str) -> str:
 
 
 def over(base: Path, target: Path, at: Path) -> None:
-    """Let an empty environment find the packages and programs of another.
+    """Make the packages and programs of another environment available in an empty one.
 
     Args:
         target: Where the environment is.
@@ -216,7 +216,7 @@ def over(base: Path, target: Path, at: Path) -> None:
 
 
 def empty(target: Path, base: Path) -> None:
-    """Make an environment without packages, whatever was there."""
+    """Create an environment without packages, replacing an existing one."""
     python = base / "bin" / "python"
     uv("venv", "--quiet", "--clear", "--relocatable", "--python", python, target, at=base)
 
@@ -229,7 +229,7 @@ def install(target: Path, wanted: Wanted, *words: str, given: str = "") -> None:
 
 @contextmanager
 def installing(root: Path) -> Iterator[None]:
-    """Wait until no other process installs below a folder, and take the indices that pip has."""
+    """Hold the lock of a folder, and give uv the indices of pip's settings."""
     os.environ |= {**_SETTINGS, "UV_CACHE_DIR": str(root / ".cache")}
     told = [sys.executable, "-m", "pip", "config", "list"]
     listed = subprocess.run(told, capture_output=True, text=True, check=False).stdout
@@ -242,7 +242,7 @@ def installing(root: Path) -> Iterator[None]:
 
 
 def forget(root: Path) -> None:
-    """Remove drafts of builds that broke off, and what no run began with for 30 days."""
+    """Remove drafts of interrupted builds, and layers that no run has used for 30 days."""
     for folder in [path for path in root.iterdir() if path.is_dir() and path.name != ".cache"]:
         unused = time.time() - folder.stat().st_mtime > _UNUSED_S
         if unused or folder.name.startswith("."):
@@ -252,7 +252,7 @@ def forget(root: Path) -> None:
 
 
 def layer(wanted: Wanted, base: Path, root: Path, lock: str) -> tuple[Path, str]:
-    """Return the layer that a run wants, built unless it is there, and its lock.
+    """Return the layer for a run, which is built if it is missing, and its lock.
 
     Args:
         lock: That of the run that this one repeats.
@@ -282,14 +282,14 @@ def layer(wanted: Wanted, base: Path, root: Path, lock: str) -> tuple[Path, str]
 
 
 def of_run(base: Path, root: Path, asked: dict[str, Any]) -> dict[str, str]:
-    """Return the environment of a run, and the lock of what it has beside the base."""
+    """Return the environment of a run, and the lock of its packages beyond the base."""
     root.mkdir(exist_ok=True)
     os.environ |= asked["environment"]
     folder, base = Path(asked["folder"]), base.resolve()
     wanted = Wanted(folder, asked["packages"], base.name)
     place, lock = layer(wanted, base, root, asked["lock"])
     if here := re.findall(r"(?m)^# here: (.*)$", lock):
-        # This run's alone, since its project's modules are those in its own folder.
+        # For this run only, as its project's modules are in its own folder.
         mine = root / folder.name
         with installing(root):
             empty(mine, base)
@@ -301,7 +301,7 @@ def of_run(base: Path, root: Path, asked: dict[str, Any]) -> dict[str, str]:
 
 
 def own(base: Path, target: Path) -> None:
-    """Make or refresh an environment of one account, for pip; what is installed there stays."""
+    """Create or update an account's environment for pip; its packages stay."""
     (beside,) = base.glob("lib/python*/site-packages")
     here = target / beside.relative_to(base)
     if not (here.is_dir() and (target / "pip.conf").exists()):  # which is written last
@@ -324,7 +324,7 @@ def own(base: Path, target: Path) -> None:
 
 
 def main() -> None:
-    """Do what is asked; what cannot be had is told as JSON, too."""
+    """Run a verb; if packages cannot be installed, the reason is printed as JSON, too."""
     way, base, target = sys.argv[1], *map(Path, sys.argv[2:])
     if way == "own":
         own(base, target)

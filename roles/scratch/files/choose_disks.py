@@ -1,4 +1,4 @@
-"""Names the disks that a node can give to scratch, as JSON. Standard library only.
+"""Prints as JSON the disks that role scratch can use on a node. Standard library only.
 
 A disk is free when nothing is known to be on it (no partition, no signature) and the
 kernel lets it be opened exclusively: mounted disks and members of arrays refuse that.
@@ -32,7 +32,7 @@ def listed() -> list[dict[str, Any]]:
 
 
 def signature(disk: str) -> str:
-    """Return what blkid sees on a disk; empty when it sees nothing."""
+    """Return the signatures that blkid finds on a disk; empty if there are none."""
     done = subprocess.run(
         ["blkid", "--probe", "--output", "value", "--match-tag", "TYPE", disk],
         capture_output=True,
@@ -45,7 +45,7 @@ def signature(disk: str) -> str:
 
 
 def tag(disk: str, name: str) -> str:
-    """Return what blkid says of a disk's file system: its UUID or LABEL; empty for none."""
+    """Return the UUID or LABEL of a disk's file system by blkid; empty if it has none."""
     done = subprocess.run(
         ["blkid", "--probe", "--output", "value", "--match-tag", name, disk],
         capture_output=True,
@@ -56,14 +56,14 @@ def tag(disk: str, name: str) -> str:
 
 
 def is_own(device: dict[str, Any], uuid: str) -> bool:
-    """Return whether a disk that nobody uses has the file system of this node's scratch."""
+    """Return whether an unused disk has the file system of this node's scratch."""
     disk, below = device["name"], device.get("children")
     usable = device["type"] == "disk" and device["ro"] not in (True, "1") and not below
     return usable and not exclusive(disk) and tag(disk, "UUID") == uuid
 
 
 def exclusive(disk: str) -> str:
-    """Return why the kernel does not give a disk away; empty when it does."""
+    """Return why the kernel refuses exclusive access to a disk; empty if it does not."""
     try:
         os.close(os.open(disk, os.O_RDONLY | os.O_EXCL))
     except OSError as error:
@@ -72,7 +72,7 @@ def exclusive(disk: str) -> str:
 
 
 def occupied(device: dict[str, Any]) -> str:
-    """Return why a block device is not free; empty when it is."""
+    """Return why a block device is not free; empty if it is."""
     if device["type"] != "disk":
         return f"a {device['type']}, not a disk"
     if device["ro"] in (True, "1"):
@@ -85,7 +85,7 @@ def occupied(device: dict[str, Any]) -> str:
 def choose(
     wanted: str | list[str], devices: list[dict[str, Any]], uuid: str = ""
 ) -> tuple[list[str], dict[str, str], list[str]]:
-    """Return the disks to take, why each that was asked for cannot be, and what is kept as it is.
+    """Return the disks to use, why requested disks cannot be used, and the disks kept unchanged.
 
     Only a single disk is kept: of an array, nobody knows whether all of it is there.
     """
@@ -100,12 +100,12 @@ def choose(
 
 
 def former(refused: dict[str, str], label: str) -> list[str]:
-    """Return which of the refused disks hold scratch that gpubed once made: of whom, who knows."""
+    """Return the refused disks with scratch of gpubed, perhaps of another cluster."""
     return [disk for disk, reason in refused.items() if reason and label in tag(disk, "LABEL")]
 
 
 def lasting(disk: str) -> str:
-    """Return the name that a disk keeps when others come and go; its own if it has none."""
+    """Return the persistent name of a disk; its kernel name if it has none."""
     links = sorted(_BY_ID.glob("*"))
     return next((str(link) for link in links if link.resolve() == Path(disk)), disk)
 

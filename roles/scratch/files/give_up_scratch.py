@@ -1,7 +1,7 @@
-"""Leaves scratch to the owner of a host that its cluster lets go. Standard library only.
+"""Leaves scratch to the owner of a host that leaves its cluster. Standard library only.
 
-What it holds stays, and the record says that it is no cluster's any more: one that takes the
-host again, be it the same one, removes nothing of it.
+The data stays. The record notes that scratch belongs to no cluster any more, so that no cluster
+removes it later, not even the same one.
 """
 
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def give_up(noted: Path) -> None:
-    """Give an owner's folder back with its owner and mode, then mark the record."""
+    """Restore owner and mode of an owner's folder, then mark the record."""
     try:
         record = json.loads(noted.read_text())
         path, was = Path(record["path"]), record["was"]
@@ -22,7 +22,7 @@ def give_up(noted: Path) -> None:
         return
     words = ["findmnt", "--noheadings", "--mountpoint", str(path)]
     mounted = subprocess.run(words, capture_output=True, check=False).returncode == 0
-    # Of a file system over it, the mode is that one's.
+    # Under a mounted file system, the mode would be set there.
     if was and path.is_dir() and not path.is_symlink() and not mounted:
         os.chown(path, was["owner"], was["group"])
         path.chmod(was["mode"])

@@ -1,6 +1,6 @@
-"""Removes what the record says that role scratch made, and nothing else. Standard library only.
+"""Removes what role scratch created by its record, and nothing else. Standard library only.
 
-The record goes last: what was interrupted is gone on with.
+The record is removed last, so that an interrupted removal can be repeated.
 """
 
 import json
@@ -15,29 +15,29 @@ _MOUNTS = Path("/proc/self/mountinfo")
 
 
 def asked(*words: str) -> str:
-    """Return what a command prints; empty when it fails."""
+    """Return the output of a command; empty if it fails."""
     return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def do(*words: str) -> None:
-    """Run a command; end in its own words when it fails."""
+    """Run a command; exit with its message if it fails."""
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(words)}: {done.stderr.strip()}")
 
 
 def label_of(device: str) -> str:
-    """Return the label that blkid sees on a device."""
+    """Return the label of a device by blkid."""
     return asked("blkid", "--probe", "--output", "value", "--match-tag", "LABEL", device)
 
 
 def real(path: Path) -> Path:
-    """Return a path as the kernel names it; what it names itself may be a link."""
+    """Return a path with its parents resolved; the path itself may be a link."""
     return path.parent.resolve() / path.name
 
 
 def mounts(path: Path) -> list[Path]:
-    """Return every mount point at or below a path, those on the same file system, too."""
+    """Return all mount points at or below a path, including those on the same file system."""
     above = real(path)
     lines = _MOUNTS.read_text(errors="surrogateescape").splitlines()
     # The kernel writes a space as \040.
@@ -49,7 +49,7 @@ def mounts(path: Path) -> list[Path]:
 
 
 def going(record: dict[str, Any]) -> list[Path]:
-    """Return what goes with all that is in it: the folder, or what we put into an owner's."""
+    """Return the folders to remove: our folder, or our folders in an owner's one."""
     path = Path(record["path"])
     if record["made"]:
         return [path]
@@ -57,7 +57,7 @@ def going(record: dict[str, Any]) -> list[Path]:
 
 
 def keep(places: list[Path]) -> None:
-    """End where something is mounted, of which a removal might empty the source.
+    """Exit if something is mounted below, as a removal might empty its source.
 
     That of a bind mount of the same file system is none that `rm --one-file-system` passes by.
     """
@@ -67,19 +67,19 @@ def keep(places: list[Path]) -> None:
 
 
 def unmount(record: dict[str, Any]) -> None:
-    """Unmount our file system; end where another one is in the folder that would go."""
+    """Unmount our file system; exit if another one is mounted in the folder to remove."""
     path = record["path"]
     source = asked("findmnt", "--noheadings", "--output", "SOURCE", "--mountpoint", path)
     if source and record["disks"] and label_of(source) == record["label"]:
         do("umount", path)
         source = asked("findmnt", "--noheadings", "--output", "SOURCE", "--mountpoint", path)
-    # A former version may have taken a mount of the owner's; of all others we know better.
+    # Former versions may have used a mount of the owner.
     if source and (record["made"] or record["was"]):
         sys.exit(f"at {path} {source} is mounted, which gpubed did not make")
 
 
 def free(record: dict[str, Any]) -> None:
-    """Wipe the disks of the record that still carry our label, or are of our array."""
+    """Wipe the disks of the record that still have our label, or are part of our array."""
     if Path(record["array"]).exists():
         do("mdadm", "--stop", record["array"])
     ours = {record["label"], Path(record["array"]).name}
@@ -90,7 +90,7 @@ def free(record: dict[str, Any]) -> None:
 
 
 def clear(record: dict[str, Any]) -> None:
-    """Remove the folder that we made; of one that was there before, what we put into it."""
+    """Remove our folder, or our folders in a folder of the owner."""
     path = Path(record["path"])
     if places := going(record):
         do("rm", "-rf", "--one-file-system", "--", *map(str, places))
@@ -104,13 +104,13 @@ def clear(record: dict[str, Any]) -> None:
 
 
 def remove(noted: Path) -> None:
-    """Remove all that a record names, and then the record."""
+    """Remove everything in a record, and then the record."""
     record = json.loads(noted.read_text())
     if (path := Path(record["path"])).is_symlink():
-        # What it leads to may hold a `datasets` that we never made.
+        # Its target may have a folder `datasets` that we did not create.
         sys.exit(f"{path} is a link by now, which gpubed did not make (rm {path} takes it alone)")
     places, at = going(record), real(path)
-    # Ours may be at the folder itself, and is unmounted next.
+    # Our own mount, at the folder itself, is unmounted next.
     keep([place for each in places for place in mounts(each) if place != at])
     unmount(record)
     keep([place for each in places for place in mounts(each)])

@@ -1,10 +1,9 @@
-"""Says whose a node's scratch folder is, as JSON. Standard library only; changes nothing.
+"""Prints as JSON whether a node's scratch folder is gpubed's or the owner's.
 
-What the role made is in its record. Without one, or where the cluster that wrote it let this host
-go, a folder that holds anything and a mount are the owner's, and so is a place where the owner
-means something to be mounted. Earlier versions left a
-mark in the folder instead: what the role made then and what it took is not told apart, so that
-only our own disks and files count as ours.
+Standard library only; changes nothing. The role records what it creates. Without a record, or if
+the cluster of the record has released this host, a folder with content, a mount and a planned
+mount are the owner's. Former versions left a mark in the folder instead, which does not tell what
+they created and what they used: only our own disks and files count as ours then.
 """
 
 import json
@@ -16,32 +15,32 @@ from pathlib import Path
 from typing import Any
 
 _FORMER_MARK, _FORMER_WORDS = ".gpubed", "Made by gpubed"
-# What a record says at least, and what it is.
+# Required keys of a record, and their types.
 _SAYS = {"path": str, "label": str, "array": str, "disks": list, "made": bool}
-# Ours in fstab, as a whole or not at all: without its end, nobody knows what of the rest is ours.
+# Our block in fstab; without its end, its extent is unknown.
 _BLOCK = re.compile(
     r"^# BEGIN gpubed role scratch\n(?:(?!# BEGIN gpubed role scratch$).*\n)*?"
     r"# END gpubed role scratch$",
     re.MULTILINE,
 )
-# Where an owner's own units are; those of fstab's lines are elsewhere.
+# Folder of the owner's units; units by fstab's lines are elsewhere.
 _UNITS = Path("/etc/systemd/system")
 _NOTHING_FOUND = 2  # blkid's answer when it sees no signature
 
 
 def said(*words: str) -> list[str]:
-    """Return the lines that a command prints; none when it fails."""
+    """Return the lines of a command's output; none if it fails."""
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     return done.stdout.split("\n")[:-1] if done.returncode == 0 else []
 
 
 def source_of(path: str) -> str:
-    """Return what is mounted at a path; empty when nothing is."""
+    """Return the source of the mount at a path; empty without a mount."""
     return "".join(said("findmnt", "--noheadings", "--output", "SOURCE", "--mountpoint", path)[-1:])
 
 
 def is_ours(source: str, label: str) -> bool:
-    """Return whether what is mounted has the label that the role gives."""
+    """Return whether a mounted file system has the role's label."""
     words = ("--probe", "--output", "value", "--match-tag", "LABEL", source)
     return said("blkid", *words) == [label]
 
@@ -54,7 +53,7 @@ def disks_of(source: str) -> list[str]:
 
 
 def unfinished(record: dict[str, Any]) -> bool:
-    """Return whether the record's disks are an array of ours that has no file system yet."""
+    """Return whether the record's disks are our array, still without a file system."""
     array = record["array"]
     if not record["disks"] or not Path(array).exists():
         return False
@@ -66,13 +65,13 @@ def unfinished(record: dict[str, Any]) -> bool:
 
 
 def marked(path: Path) -> bool:
-    """Return whether an earlier version took this folder."""
+    """Return whether a former version used this folder."""
     mark = path / _FORMER_MARK
     return mark.is_file() and mark.read_text(errors="replace").startswith(_FORMER_WORDS)
 
 
 def intended(fstab: Path) -> Iterator[tuple[str, Path, str]]:
-    """Yield what the owner means to be mounted: what, where, and what says so."""
+    """Yield the owner's planned mounts: source, path, and the file that plans it."""
     try:
         text = fstab.read_text(errors="surrogateescape")
     except FileNotFoundError:
@@ -89,7 +88,7 @@ def intended(fstab: Path) -> Iterator[tuple[str, Path, str]]:
 
 
 def promised(path: Path, fstab: Path) -> str:
-    """Return why a folder is another file system's, mounted or not; empty when it is none's.
+    """Return why a folder belongs to another file system, mounted or not; empty if it does not.
 
     One that comes above it, and is not there now, would hide what is made here.
     """
@@ -104,7 +103,7 @@ def promised(path: Path, fstab: Path) -> str:
 
 
 def objection(path: Path, source: str) -> str:
-    """Return why a folder without a record is the owner's; empty when it may be taken."""
+    """Return why a folder without a record is the owner's; empty if it may be used."""
     if source:
         return f"{source} is mounted there"
     if path.is_symlink() or (path.exists() and not path.is_dir()):
@@ -113,10 +112,10 @@ def objection(path: Path, source: str) -> str:
 
 
 def change(found: dict[str, Any], path: Path, source: str, fstab: Path) -> str:
-    """Return why what a record names is not what is there now; empty when it is."""
+    """Return how the present state differs from a record; empty if it does not."""
     if found["path"] != str(path):
         return f"gpubed's scratch of this node is at {found['path']}"
-    # An earlier version may have taken a mount of the owner's, which goes on to be used.
+    # A mount of the owner that a former version used may be used further.
     taken = not found["made"] and not found["was"]
     ours = not source or taken or (found["disks"] and is_ours(source, found["label"]))
     if not ours:
@@ -127,7 +126,7 @@ def change(found: dict[str, Any], path: Path, source: str, fstab: Path) -> str:
 
 
 def access(path: Path) -> dict[str, Any] | None:
-    """Return who may use a folder, to give it back like that; None when it is not there."""
+    """Return owner and mode of a folder, to restore them later; None if it does not exist."""
     if not path.is_dir():
         return None
     found = path.stat()
@@ -135,7 +134,7 @@ def access(path: Path) -> dict[str, Any] | None:
 
 
 def noted(record: Path) -> dict[str, Any] | None:
-    """Return what a record says; None when there is none. End where it cannot be read."""
+    """Return a record; None if there is none. Exit if it cannot be read."""
     try:
         text = record.read_text()
     except FileNotFoundError:
@@ -154,18 +153,18 @@ def noted(record: Path) -> dict[str, Any] | None:
 
 
 def fills(record: dict[str, Any], path: Path) -> bool:
-    """Return whether ours is a folder that holds something, which disks over it would hide."""
+    """Return whether our folder has content, which disks mounted over it would hide."""
     return not record["disks"] and path.is_dir() and any(path.iterdir())
 
 
 def labelled(record: dict[str, Any]) -> list[str]:
-    """Return what of a record carries its label: the array, or the first such disk."""
+    """Return the device with a record's label: the array, or the first such disk."""
     there = [disk for disk in (record["array"], *record["disks"]) if Path(disk).exists()]
     return [disk for disk in there if is_ours(disk, record["label"])][:1]
 
 
 def given_up(record: dict[str, Any], path: Path, source: str) -> str:
-    """Return why the scratch of a cluster that let this host go may not be taken."""
+    """Return why the scratch of a cluster that released this host may not be used."""
     if disks := labelled(record):
         return (
             f"{disks[0]} was a cluster's scratch, and is the owner's since it let this host go "

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Prints each GPU that is near to some processors of a socket and not to others: its address.
+"""Prints the address of each GPU that is near to some processors of a socket, and not to others.
 
-So it is where a socket is cut into several NUMA nodes (AMD's NPS2 and NPS4). Since release
+This happens if a socket has several NUMA nodes (AMD's NPS2 and NPS4). Since release
 23.11 Slurm takes a node out whose GPUs its own detection finds like that, since it places
 jobs by sockets ("doesn't match socket boundaries").
 """
@@ -26,7 +26,7 @@ def sockets(cpus: Path) -> list[set[int]]:
 
 
 def main(driver: str, devices: str, cpus: str) -> None:
-    """Look at the GPUs that the driver has."""
+    """Check the GPUs of the driver."""
     whole = sockets(Path(cpus))
     online = set().union(*whole)
     for gpu in sorted(Path(driver).glob("gpus/*")):

@@ -1,4 +1,4 @@
-"""Changes sshd's settings without locking anybody out. Runs as root on a node.
+"""Changes sshd's settings, and reverts them if a login fails then. Runs as root on a node.
 
     sshd_settings.py shut-out JSON  prints which lines of the settings keep out which accounts
     sshd_settings.py try JSON       puts settings into force, until a timer takes them back
@@ -24,7 +24,7 @@ from pathlib import Path
 
 SSH = Path("/etc/ssh")
 SSHD = "/usr/sbin/sshd"
-# The files before settings that are not proven yet. They outlive a restart of the machine.
+# Former files, while new settings are not proven; they survive a restart of the machine.
 BEFORE = Path("/var/lib/gpubed/sshd")
 UNDO = "gpubed-sshd-undo"
 RELOAD = ["systemctl", "try-reload-or-restart", "ssh.service"]
@@ -59,7 +59,7 @@ def copy_with(files: Mapping[str, str | None]) -> Iterator[Path]:
 def effective(config: Path, account: str, address: str = "127.0.0.1") -> str:
     """Return the settings in force for an account, one a line; exit if sshd refuses them.
 
-    All that a Match block may ask for is given: without it, sshd fails.
+    Values for all criteria of Match blocks are given, without which sshd fails.
     """
     whom = f"user={account},host={address},addr={address},laddr=127.0.0.1,lport=22,rdomain="
     command = [SSHD, "-T", "-f", str(config), "-C", whom]
@@ -71,13 +71,13 @@ def effective(config: Path, account: str, address: str = "127.0.0.1") -> str:
 
 
 def matches(pattern: str, word: str) -> bool:
-    """Say whether a pattern of sshd's (`*`, `?`) matches a word."""
+    """Return whether a pattern of sshd (`*`, `?`) matches a word."""
     wild = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
     return re.fullmatch(wild, word) is not None
 
 
 def comes_from(pattern: str, address: str) -> bool:
-    """Say whether a pattern or a network has an address."""
+    """Return whether a pattern or a network contains an address."""
     if "/" in pattern:
         return ipaddress.ip_address(address) in ipaddress.ip_network(pattern, strict=False)
     return matches(pattern, address)
@@ -86,7 +86,7 @@ def comes_from(pattern: str, address: str) -> bool:
 def shut_out(
     config: Path, accounts: Mapping[str, Sequence[str]], addresses: Sequence[str]
 ) -> Iterator[str]:
-    """Yield a sentence for each of sshd's lists that keeps out an account (`{name: groups}`).
+    """Yield a sentence for each list of sshd that excludes an account (`{name: groups}`).
 
     An account that does not exist yet has the given groups. sshd sees addresses only, so names of
     hosts are left out.
@@ -120,7 +120,7 @@ def shut_out(
 
 
 def places(keyword: str) -> str:
-    """Return the lines of the settings that have a keyword, each with its file and number."""
+    """Return the lines with a keyword in the settings, each with its file and number."""
     found = []
     for path in [SSH / "sshd_config", *sorted(SSH.glob("sshd_config.d/*.conf"))]:
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
@@ -139,7 +139,7 @@ def change(
     *,
     check: bool = False,
 ) -> None:
-    """Put files into force and print which; the timer takes them back after some seconds.
+    """Apply files and print their names; a timer reverts them after some seconds.
 
     Args:
         files: Texts by path; None for a file that is to go.
@@ -195,7 +195,7 @@ def change(
 
 
 def say(lines: Iterable[str]) -> None:
-    """Print lines; Ansible reads them."""
+    """Print lines for Ansible."""
     sys.stdout.writelines(f"{line}\n" for line in lines)
 
 
@@ -206,14 +206,14 @@ def stop_timer() -> None:
 
 
 def undo() -> None:
-    """Take back settings that an interrupted run left unproven."""
+    """Revert settings that an interrupted run left unproven."""
     stop_timer()
     if (BEFORE / "undo").exists():
         subprocess.run(["sh", str(BEFORE / "undo")], check=True)
 
 
 def keep() -> None:
-    """Keep the settings that were tried, unless they have been taken back meanwhile."""
+    """Keep the tried settings, unless the timer has reverted them."""
     stop_timer()
     if not BEFORE.exists():
         sys.exit("the new settings of sshd were taken back before they were proved good")
@@ -227,7 +227,7 @@ if __name__ == "__main__":
     elif sys.argv[1] == "try":
         change(**json.loads(sys.argv[2]))
     else:
-        # Without the files of a former version of gpubed, which go.
+        # Without the files of former versions, which are removed.
         former = SSH.glob("sshd_config.d/[0-9z][0-9z]-gpubed*.conf")
         with copy_with(dict.fromkeys(map(str, former))) as as_it_will_be:
             say(shut_out(as_it_will_be, **json.loads(sys.argv[2])))

@@ -1,6 +1,6 @@
 """Checks hardware: identified on all nodes; enough GPUs, one driver, no memory errors.
 
-The output of nvidia-smi is not enough for any of it: GPUs count only if they compute.
+A GPU counts only if it computes; a line in the output of nvidia-smi is not enough.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _ECC = (
 )
 _IDS = ("gpu.count", "gpu.driver", "gpu.ecc")
 _ABSENT = ("[N/A]", "[Not Supported]", "N/A")
-# ecc.mode.current of boards without ECC, or with ECC switched off, as gaming boards come. A missing
-# counter while the mode is Enabled is an error.
+# Values of ecc.mode.current for boards without ECC, or with ECC switched off (the default of gaming
+# boards). While the mode is Enabled, a missing counter is an error.
 _WITHOUT_ECC = {**dict.fromkeys(_ABSENT, "has no ECC"), "Disabled": "has ECC switched off"}
 
 
 @at(Stage.HARDWARE)
 def hardware(context: Context) -> Iterator[Check]:
-    """Ask each node what it is made of; nobody had to type it."""
+    """Read each node's hardware from `gpubed-facts`; all of its GPUs are known models."""
     for node in context.allocation.nodes:
         facts = context.facts[node.name]
         repair = "gpubed configure CLUSTER --tags hardware"
@@ -44,7 +44,7 @@ def hardware(context: Context) -> Iterator[Check]:
 
 @at(Stage.HARDWARE)
 def gpus(context: Context) -> Iterator[Check]:
-    """Compare each node's GPUs with what it was to have."""
+    """Compare each node's GPUs with the number that cluster.yml asks for."""
     if not any(node.gpus for node in context.allocation.nodes):
         yield from skipped(_IDS, "the cluster asks for no GPU")
         return
@@ -85,14 +85,14 @@ def _count(node: Node, facts: Facts | None, proof: Proof) -> Check:
 
 
 def _driver(node: Node, facts: Facts | None, proof: Proof) -> Check:
-    told = {gpu.driver for gpu in facts.gpus} | {facts.driver.loaded} if facts else set()
-    mine, reason = sorted(filter(None, told)), ""
-    if len(mine) != 1:
-        reason = f"kernel and library say {', '.join(mine) or 'nothing'}"
+    loaded = {gpu.driver for gpu in facts.gpus} | {facts.driver.loaded} if facts else set()
+    versions, reason = sorted(filter(None, loaded)), ""
+    if len(versions) != 1:
+        reason = f"kernel and library report {', '.join(versions) or 'no version'}"
     elif not proof.computing:
         reason = "no GPU computes with it, see gpu.compute"
     limit = "kernel and library agree, and GPUs compute with it"
-    return judged("gpu.driver", node.name, reason, ", ".join(mine) or None, limit)
+    return judged("gpu.driver", node.name, reason, ", ".join(versions) or None, limit)
 
 
 def _counters(rows: list[list[str]]) -> tuple[list[int], list[str], list[str]]:
@@ -101,8 +101,8 @@ def _counters(rows: list[list[str]]) -> tuple[list[int], list[str], list[str]]:
         mode, count = cells if len(cells) == 2 else ("", "")
         if mode in _WITHOUT_ECC and count in _ABSENT:
             without.append(f"GPU {index} {_WITHOUT_ECC[mode]}")
-        elif (known := answers.whole(count)) is not None:
-            counts.append(known)
+        elif (errors := answers.whole(count)) is not None:
+            counts.append(errors)
         else:
             unread.append(f"GPU {index}: {' '.join(cells) or 'nothing'}")
     return counts, without, unread
@@ -110,7 +110,7 @@ def _counters(rows: list[list[str]]) -> tuple[list[int], list[str], list[str]]:
 
 def _ecc(node: Node, proof: Proof, answer: CommandResult | None) -> Check:
     lines = answer.stdout.splitlines() if answer else []
-    # Ranks use the first GPUs; others may be of any kind, such as one for a screen.
+    # Ranks use the first GPUs; the others may be of any kind, such as a GPU for the screen.
     rows = [line.split(", ") for line in lines[: node.gpus]]
     counts, without, unread = _counters(rows)
     if counts:
@@ -127,6 +127,6 @@ def _ecc(node: Node, proof: Proof, answer: CommandResult | None) -> Check:
     elif sum(counts):
         reason = "replace the GPU or reset it"
     elif not proof.computing:
-        reason = "counters of GPUs that do not compute, see gpu.compute"
+        reason = "the GPUs do not compute, see gpu.compute"
     value, limit = sum(counts) if counts else None, "0, as the driver counts them"
     return judged("gpu.ecc", node.name, reason, value, limit, "uncorrected errors")

@@ -20,17 +20,17 @@ _SSH = "ssh -F /etc/gpubed/ssh_config -o BatchMode=yes -o ConnectTimeout=5"
 
 @at(Stage.REACH, "ssh.mesh")
 def mesh(context: Context) -> Iterator[Check]:
-    """Every node reaches every node by name, without a question."""
+    """Every node logs in to every node by name, without a password."""
     names = [node.name for node in context.allocation.nodes]
 
     def unreached(node: Node, ssh: SSH) -> list[str]:
-        # Each node begins with itself, as sshd drops some of more than ten connections that have
-        # not logged in yet.
+        # Each node starts the loop with itself: sshd drops some of more than ten connections that
+        # have not logged in yet.
         first = names.index(node.name)
         peers = " ".join(names[first:] + names[:first])
         loop = f"for peer in {peers}; do {_SSH} $peer true </dev/null || echo $peer; done"
-        said = set(ssh.run(loop, check=False).stdout.split())
-        return [name for name in names if name in said]
+        failed = set(ssh.run(loop, check=False).stdout.split())
+        return [name for name in names if name in failed]
 
     for node, missed in context.on_each(unreached):
         reason = f"does not reach {', '.join(missed)}" if missed else ""
@@ -40,14 +40,14 @@ def mesh(context: Context) -> Iterator[Check]:
 
 @at(Stage.REACH, "clock.offset")
 def clocks(context: Context) -> Iterator[Check]:
-    """Clocks agree with the controller's, within the time that the question took."""
+    """Clocks agree with the controller's; half of the command's duration is the uncertainty."""
 
     def offset(_: Node, ssh: SSH) -> tuple[float, float]:
-        asked = time.time()
-        told = ssh.run(_NOW)
-        answered = time.time()
-        theirs = answers.of(ssh, _NOW, told).number()
-        return theirs - (asked + answered) / 2, (answered - asked) / 2
+        start = time.time()
+        output = ssh.run(_NOW)
+        end = time.time()
+        theirs = answers.of(ssh, _NOW, output).number()
+        return theirs - (start + end) / 2, (end - start) / 2
 
     for node, (seconds, uncertainty) in context.on_each(offset):
         right = abs(seconds) <= _MAX_OFFSET_S + uncertainty
@@ -58,7 +58,7 @@ def clocks(context: Context) -> Iterator[Check]:
 
 @at(Stage.REACH)
 def health_of_nodes(context: Context) -> Iterator[Check]:
-    """Ask each node for what it knows of itself."""
+    """Read the health that each node reports of itself."""
     for found in health.look(context.cluster.paths, context.allocation.nodes):
         reason = "" if found.state == "well" else found.reason or found.state
         yield judged("health.node", found.node, reason, found.state, "well")

@@ -12,13 +12,13 @@ from gpubed.nodes.allocation import Node
 from gpubed.nodes.verification import Check
 
 _IDS = ("gpu.compute", "gpu.memory", "gpu.pairs", "gpu.allreduce")
-# Share of the rate of the node's fastest GPU of the same model; a throttled one is far below.
+# Least share of the rate of the node's fastest GPU of the same model; throttled GPUs are far below.
 _SLOW = 0.7
 
 
 @at(Stage.HARDWARE)
 def compute(context: Context) -> Iterator[Check]:
-    """Judge what the GPUs of each node did."""
+    """Judge the results of each node's GPUs."""
     if not any(node.gpus for node in context.allocation.nodes):
         yield from skipped(_IDS, "the cluster asks for no GPU")
         return
@@ -34,7 +34,7 @@ def on_node(node: Node, proof: Proof, known: facts.Facts | None) -> Iterator[Che
     yield _compute(node, proof)
     yield _memory(node, proof)
     if proof.simulated:
-        # The CPU computed; there are no GPUs to transfer anything between.
+        # The CPU computed, so no data went between GPUs.
         limit = f"{proof.simulated} is simulated: nothing travels between its GPUs"
         for id_ in _IDS[2:]:
             yield Check(id=id_, node=node.name, result="simulated", limit=limit)

@@ -1,4 +1,4 @@
-"""The input of checks, a cluster and a session to each node, and their results."""
+"""The input of checks (a cluster, and a session to each node) and their results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Context:
 
     @property
     def allocation(self) -> Allocation:
-        """The nodes that the testbed gave."""
+        """The granted nodes."""
         return self.cluster.allocation
 
     def on_each(self, function: Callable[[Node, SSH], T]) -> list[tuple[Node, T]]:
@@ -43,7 +43,7 @@ class Context:
 
     @cached_property
     def facts(self) -> dict[str, Facts | None]:
-        """The facts of each node, by name; None if it gives none."""
+        """The facts of each node, by name; None if `gpubed-facts` does not answer."""
         return {node.name: facts for node, facts in self.on_each(_facts)}
 
     @cached_property
@@ -77,7 +77,7 @@ def judged(
     limit: str = "",
     unit: str = "",
 ) -> Check:
-    """Return the result of a check, which failed if there is a reason."""
+    """Return the result of a check: `fail` if there is a reason, else `pass`."""
     result: Result = "fail" if reason else "pass"
     return Check(
         id=id_, node=node, result=result, value=value, unit=unit, limit=limit, reason=reason

@@ -1,4 +1,4 @@
-"""Checks the recipe's CUDA and NCCL: a shell finds the compiler, NCCL uses the right network."""
+"""Checks the recipe's CUDA compiler and NCCL's library, network interface and locked memory."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ from gpubed.recipes.recipe import Recipe
 
 _NVCC = "bash -lc 'nvcc --version'"
 AS_RANK = "HOROVOD_RANK=1 NCCL_SOCKET_IFNAME=lo gpubed-rank"
-"""How Horovod starts a rank, whose NCCL it tells the head's interface: here, a wrong one."""
+"""Prefix that starts a rank as Horovod does, which hands it the head's interface: here a wrong one.
 
-# NCCL chooses its interface when it makes an id, which needs no GPU.
-_ASK_NCCL = f"""NCCL_DEBUG=INFO {AS_RANK} %s/env/current/bin/python -I -c '
+`gpubed-rank` must replace it by the node's own.
+"""
+
+# NCCL chooses its interface when it creates an id, which needs no GPU.
+_START_NCCL = f"""NCCL_DEBUG=INFO {AS_RANK} %s/env/current/bin/python -I -c '
 import ctypes, json, pathlib, resource, sysconfig
 folder = pathlib.Path(sysconfig.get_path("purelib"), "nvidia/nccl/lib")
 library = ctypes.CDLL(str(folder / "libnccl.so.2"))
@@ -45,7 +48,7 @@ class _Library(BaseModel):
 
 @at(Stage.SOFTWARE, "cuda.compiler")
 def compiler(context: Context) -> Iterator[Check]:
-    """Ask for the CUDA compiler as a user would, and compare it with the recipe."""
+    """Compare the CUDA compiler of a login shell with the recipe's."""
     id_, recipe = "cuda.compiler", recipes.load(context.plan.spec.recipe)
     if recipe.compiler != "lock":
         yield Check(id=id_, result="skip", reason=f"recipe {recipe.name} brings no CUDA compiler")
@@ -59,48 +62,48 @@ def compiler(context: Context) -> Iterator[Check]:
 
 @at(Stage.SOFTWARE, *_NCCL)
 def nccl(context: Context) -> Iterator[Check]:
-    """Let NCCL start as in a rank on each node: which library it is, and which way it takes."""
+    """Start NCCL as in a rank on each node, and check its library, interface and limits."""
     recipe = recipes.load(context.plan.spec.recipe)
     if recipe.horovod.gpu_operations != "nccl":
         yield from skipped(_NCCL, f"recipe {recipe.name} has no NCCL")
         return
     root = context.plan.spec.storage.shared.path
 
-    def ask(_: Node, ssh: SSH) -> str:
-        return ssh.run(_ASK_NCCL, root, check=False).stdout
+    def start(_: Node, ssh: SSH) -> str:
+        return ssh.run(_START_NCCL, root, check=False).stdout
 
-    for node, said in context.on_each(ask):
-        yield from on_node(recipe, node, said)
+    for node, output in context.on_each(start):
+        yield from on_node(recipe, node, output)
 
 
-def on_node(recipe: Recipe, node: Node, said: str) -> Iterator[Check]:
+def on_node(recipe: Recipe, node: Node, output: str) -> Iterator[Check]:
     """Judge NCCL's output on a node."""
-    # NCCL's threads may print more after the answer.
-    answer = next((line for line in said.splitlines() if line.startswith("{")), None)
+    # NCCL's threads may print more lines around the answer.
+    answer = next((line for line in output.splitlines() if line.startswith("{")), None)
     if answer is None:
-        why = f"NCCL does not load: {said.strip()[-200:]}"
+        why = f"NCCL does not load: {output.strip()[-200:]}"
         yield Check(id="nccl.version", node=node.name, result="fail", reason=why)
         return
-    found = Answer(node.name, "NCCL's own account", answer).json(_Library)
+    found = Answer(node.name, "NCCL's description", answer).json(_Library)
     yield _version(recipe, node, found.version)
-    yield _interface(node, said)
+    yield _interface(node, output)
     yield _memlock(node, found)
 
 
 def _version(recipe: Recipe, node: Node, code: int) -> Check:
-    """Compare NCCL's version, which it writes as 23007 for 2.30.7, with the recipe's."""
+    """Compare NCCL's version with the recipe's; `code` is 23007 for 2.30.7."""
     loaded = f"{code // 10000}.{code // 100 % 100}.{code % 100}"
     locked = {e.version for e in recipe.locked() if e.name.startswith("nvidia-nccl-")}
-    why = "" if locked == {loaded} else "the library that loads is not the recipe's"
+    why = "" if locked == {loaded} else "the loaded library is not the recipe's"
     return judged("nccl.version", node.name, why, loaded, ", ".join(sorted(locked)))
 
 
-def _interface(node: Node, said: str) -> Check:
-    chosen = _CHOSEN.search(said)
+def _interface(node: Node, output: str) -> Check:
+    chosen = _CHOSEN.search(output)
     wanted = str(node.experiment_address or node.control_address)
     why = ""
     if chosen is None or chosen[2] != wanted:
-        why = "NCCL takes another network" if chosen else "NCCL finds no interface"
+        why = "NCCL uses another network" if chosen else "NCCL finds no interface"
         why += (
             f": gpubed configure CLUSTER --tags nccl,horovod, or see /etc/nccl.conf on {node.name}"
         )
@@ -113,7 +116,7 @@ def _memlock(node: Node, found: _Library) -> Check:
     if found.memlock == _UNLIMITED:
         return judged(id_, node.name, "", limit, limit)
     if found.adapters:
-        why = "RDMA registers memory, and this limit ends it; role base raises limits"
+        why = "RDMA needs locked memory without a limit, which role base sets"
         return judged(id_, node.name, why, found.memlock, limit, "bytes")
     reason = f"no RDMA adapter that would need more than {found.memlock} bytes of locked memory"
     return Check(id=id_, node=node.name, result="skip", reason=reason)

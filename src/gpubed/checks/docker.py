@@ -10,15 +10,14 @@ from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH, CommandResult
 from gpubed.nodes.verification import Check
 
-# `version` fails clearly if the daemon does not answer; older releases of `info` do not.
-_ASK = (
+# `version` has an exit code if the daemon does not answer; `info` of older releases has none.
+_DAEMON = (
     "sudo -n docker version --format '{{.Server.Version}}'"
     " && sudo -n docker info --format '{{.Driver}}'"
 )
-# The image holds nothing but the node's own /usr, so no registry is needed, and its GPU devices are
-# only those that the container was given. The container's device is found as on the node. The
-# toolkit adds links beside the driver's libraries that differ from the node's: an overlay keeps
-# them in the container; without overlay, /usr is read-only.
+# The image is empty and gets the node's own /usr, so no registry is needed. `gpubed-device` finds
+# the GPU as on the node. The toolkit adds links beside the libraries of the driver; an overlay
+# keeps them in the container. Where overlays fail, /usr is read-only.
 _GPUS = """
 folder=$(mktemp -d) && cd "$folder" && mkdir usr etc tmp layer && mkdir -p etc/gpubed &&
 ln -s usr/bin usr/sbin usr/lib usr/lib64 . && tar -c . | sudo -n docker import - %s >/dev/null
@@ -38,30 +37,31 @@ _IMAGE = "gpubed-verify:1"
 
 @at(Stage.SERVICES, "docker.daemon")
 def daemon(context: Context) -> Iterator[Check]:
-    """Ask the daemon of each node; what cannot be asked fails with the daemon's own words."""
+    """Ask each node's daemon for its version; an error of the daemon is the reason of a failure."""
     if context.plan.spec.services.docker is None:
         why = "Docker is off in cluster.yml"
         yield Check(id="docker.daemon", result="skip", reason=why)
         return
 
     then = f"then gpubed configure {context.cluster.name}"
-    for node, answer in context.on_each(lambda _, ssh: ssh.run(_ASK, check=False)):
-        why = f"{answer.tail}; see journalctl -u docker on {node.name}, {then}"
-        wrong = answer.exit_code != 0
-        value = None if wrong else ", ".join(answer.stdout.split())
-        yield judged("docker.daemon", node.name, why if wrong else "", value, "answers")
+    for node, answer in context.on_each(lambda _, ssh: ssh.run(_DAEMON, check=False)):
+        why, value = "", ", ".join(answer.stdout.split()) or None
+        if answer.exit_code:
+            why = f"{answer.tail}; see journalctl -u docker on {node.name}, {then}"
+            value = None
+        yield judged("docker.daemon", node.name, why, value, "answers")
 
 
 @at(Stage.SERVICES)
 def gpus(context: Context) -> Iterator[Check]:
-    """Let a container on each node begin to use one GPU, and see no other."""
+    """Start a container with one GPU on each node: it uses this GPU, and sees no other."""
     id_ = "docker.gpus"
     off = context.plan.spec.services.docker is None
     if off or not any(node.gpus for node in context.allocation.nodes):
         why = "Docker is off in cluster.yml" if off else "the cluster asks for no GPU"
         yield Check(id=id_, result="skip", reason=why)
         return
-    limit = "a container that is given one GPU begins to use it, and has no other"
+    limit = "a container with one GPU uses it, and sees no other"
 
     def ask(node: Node, ssh: SSH) -> CommandResult | None:
         return ssh.run(_GPUS, _IMAGE, _IMAGE, _IMAGE, check=False) if node.gpus else None
@@ -80,7 +80,7 @@ def _wrong(answer: CommandResult, simulated: bool) -> str:
         return f"{answer.tail}; see nvidia-ctk cdi list there"
     device, _, devices = answer.stdout.strip().partition("\n")
     if not device.startswith("cuda") and not simulated:
-        return f"it computes on {device or 'nothing'}"
+        return f"the container computes on {device or 'nothing'}"
     if devices != "1":
-        return f"it was given one GPU, and has {devices or 'no'} device(s)"
+        return f"the container was given one GPU, and has {devices or 'no'} device(s)"
     return ""

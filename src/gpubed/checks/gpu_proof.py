@@ -1,4 +1,4 @@
-"""Results of `gpubed-gpus`, which lets the GPUs of a node compute."""
+"""Results of `gpubed-gpus`, which computes on the GPUs of a node."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH, CommandTimedOut
 
 PROGRAM = "gpubed-gpus"
-# Sixteen GPUs make 120 pairs.
-_TIMEOUT_S = 420.0
+_TIMEOUT_S = 420.0  # sixteen GPUs have 120 pairs
 
 
 class _Model(BaseModel):
@@ -31,8 +30,8 @@ class GPU(_Model):
     index: int
     name: reading.Name
     capability: reading.Name
-    compute: Figure  # rate in TFLOP/s (FP32) of products with correct results
-    memory: Figure  # giB that kept what was written
+    compute: Figure  # rate in TFLOP/s (FP32) of correct matrix products
+    memory: Figure  # GiB whose test patterns were read back unchanged
 
 
 class Collective(_Model):
@@ -45,7 +44,7 @@ class Collective(_Model):
 class Proof(_Model):
     """Results of a node's GPUs."""
 
-    asked: int
+    asked: int  # number of GPUs to test
     simulated: reading.Name | None = None  # the simulated GPU model; the CPU computed then
     error: str = ""  # why results are missing
     gpus: tuple[GPU, ...] = ()
@@ -58,7 +57,7 @@ class Proof(_Model):
 
 
 def ask(node: Node, ssh: SSH) -> Proof:
-    """Let the GPUs of a node compute."""
+    """Test the GPUs of a node by `gpubed-gpus`."""
     if not node.gpus:
         return Proof(asked=0)
     try:

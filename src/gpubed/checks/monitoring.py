@@ -1,7 +1,7 @@
 """Checks JupyterLab and monitoring.
 
-JupyterLab answers over TLS to the right token, and to no other. Prometheus reads every node, all
-rules work, and the status page is shown.
+JupyterLab accepts its token over TLS, and refuses others. Prometheus reads every node, all alert
+rules work, and the status page is served.
 """
 
 from __future__ import annotations
@@ -26,11 +26,9 @@ _IDS = ("monitoring.target", "monitoring.rules", "monitoring.page")
 _RULES = "roles/monitoring/files/rules.yml"
 # A new target is unknown until its first scrape.
 _PATIENCE_S, _PAUSE_S = 45.0, 3.0
-_ASK = "curl --silent --fail --noproxy '*' --max-time 10 http://127.0.0.1:%s/api/v1/%s"
-
-
-# Waits while the process has started and does not listen yet, as after a boot, but not for one that
-# fails again and again.
+_QUERY = "curl --silent --fail --noproxy '*' --max-time 10 http://127.0.0.1:%s/api/v1/%s"
+# Waits while JupyterLab starts and does not listen yet, as after a boot, but not if it fails again
+# and again.
 _AWAIT = (
     "timeout 60 sh -c 'while systemctl show --property=SubState jupyterlab.service"
     " | grep -q =start; do sleep 0.5; done'"
@@ -64,7 +62,7 @@ class _Answer(BaseModel):
 
 @at(Stage.SERVICES, *_IDS)
 def monitoring(context: Context) -> Iterator[Check]:
-    """Ask Prometheus about its targets and rules, and JupyterLab for the page."""
+    """Ask Prometheus for its targets and rules, and JupyterLab for the status page."""
     if context.plan.spec.services.monitoring is None:
         yield from skipped(_IDS, "the cluster is not monitored")
         return
@@ -80,7 +78,7 @@ def _repaired(context: Context, reason: str) -> str:
 
 def _ask(context: Context, what: str) -> _Answer:
     wanted = context.plan.spec.services.monitoring
-    answer = context.head.run(_ASK, wanted and wanted.port, what, check=False)
+    answer = context.head.run(_QUERY, wanted and wanted.port, what, check=False)
     if answer.exit_code:
         return _Answer()
     return answers.of(context.head, f"api/v1/{what}", answer).json(_Answer)
@@ -148,7 +146,7 @@ def _page(context: Context) -> Check:
 
 @at(Stage.SERVICES, "jupyterlab.tls", "jupyterlab.wrong_token")
 def jupyterlab(context: Context) -> Iterator[Check]:
-    """Ask JupyterLab with the right token and with a wrong one."""
+    """Call JupyterLab with the right token and with a wrong one."""
     if context.plan.spec.services.jupyterlab is None:
         yield Check(id="jupyterlab.tls", result="skip", reason="the cluster has no JupyterLab")
         return

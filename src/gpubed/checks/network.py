@@ -29,8 +29,8 @@ _GPUDIRECT = "GDRDMA"
 _TOLERANCE = 0.05  # of a link whose rate the testbed limits
 # Horovod's Gloo, and NCCL by default, open one TCP stream to a neighbour.
 _ONE_STREAM_BPS = 10e9
-# A link that the testbed does not shape must carry this share of its rate, up to what TCP reaches
-# on a machine without tuning. RDMA has its own check.
+# Least share of the rate on links that the testbed does not shape, up to the rate that TCP reaches
+# without tuning. RDMA has its own check.
 _UNSHAPED, _TCP_BPS = 0.8, 50e9
 _GOODPUT = 0.94  # TCP payload's share of a layer-2 rate at an MTU of 1500
 _COLLECTIVE = 0.9  # least share of the goodput for an allreduce
@@ -74,13 +74,13 @@ def mtu(context: Context) -> Iterator[Check]:
 
 @at(Stage.LOAD, "link.rate")
 def links_and_collective(context: Context) -> Iterator[Check]:
-    """Links carry their declared rate, and an allreduce of all ranks uses what they carry.
+    """Links carry their declared rate, and an allreduce of all ranks uses that rate.
 
-    Ranks sum on the GPUs that were asked for, with NCCL; without any, on the CPU. Nodes
-    without GPUs beside others have no ranks: their links are measured without. The bounds come
-    from the specification; jobs/allreduce/README.md gives them.
+    Ranks sum with NCCL on the requested GPUs, or on the CPU if there are none. Nodes without ranks
+    (no GPU while other nodes have some) have their links measured by `tcp_links`. The bounds follow
+    from the specification; jobs/allreduce/README.md lists them.
     """
-    idle = "it has no GPU and others have: jobs start no ranks on it"
+    idle = "it has no GPU, unlike other nodes: jobs start no ranks on it"
     yield from (
         Check(id="allreduce.busbw", node=node.name, result="skip", reason=idle)
         for node in context.allocation.nodes
@@ -90,21 +90,24 @@ def links_and_collective(context: Context) -> Iterator[Check]:
         yield from _alone(context)
         return
     state = context.cluster.paths.state
-    who = runlock.measurer(state)
-    if who and not runlock.is_ours(who, state) and not _differs(context):
-        later = "`gpubed verify CLUSTER` measures them once it has ended"
-        yield from skipped(_IDS, f"{who} {POSTPONED}: {later}")
+    holder = runlock.measurer(state)
+    if holder and not runlock.is_ours(holder, state) and not _differs(context):
+        later = "`gpubed verify CLUSTER` measures them after its end"
+        yield from skipped(_IDS, f"{holder} {POSTPONED}: {later}")
         return
     yield from _idle_links(context)
     try:
-        told, checks = _measured(context)
+        metrics, checks = _allreduce(context, 0.5, 0.5)
+        if metrics.busbw_bps is not None and any(check.result == "fail" for check in checks):
+            # A longer run decides, in which fixed costs count less.
+            metrics, checks = _allreduce(context, 1.0, 1.5)
     except GpubedError as error:
         yield judged("allreduce.busbw", "", error.message)
         yield from _links(context, ())
         yield _gpudirect(context, _Metrics())
         return
     yield from checks
-    yield _gpudirect(context, told)
+    yield _gpudirect(context, metrics)
 
 
 def _alone(context: Context) -> Iterator[Check]:
@@ -131,34 +134,26 @@ def _idle_links(context: Context) -> Iterator[Check]:
         yield judged("link.rate", "", error.message)
 
 
-def _measured(context: Context) -> tuple[_Metrics, list[Check]]:
-    """Run and judge the job; if too slow, a longer run, which hides fixed costs, decides."""
-    told, checks = _allreduce(context, 0.5, 0.5)
-    if told.busbw_bps is not None and any(check.result == "fail" for check in checks):
-        told, checks = _allreduce(context, 1.0, 1.5)
-    return told, checks
-
-
 def _allreduce(context: Context, seconds: float, largest_s: float) -> tuple[_Metrics, list[Check]]:
     wanted = context.plan.spec.networks.experiment
-    # A ring takes 2 (n - 1) steps, each delayed by the latency: keep that to a twentieth of the
-    # time.
+    # A ring takes 2 (n - 1) steps, each delayed by the latency: at most 1/20 of the time.
     steps = 2 * (len(context.allocation.with_ranks) - 1)
     largest_s += 20 * steps * (wanted.latency if wanted else 0.0)
     settings = {"seconds": f"{seconds:g}", "largest_s": f"{largest_s:g}"}
     settings |= {"sizes": "largest", "host_limit": "when-slow"}
     request = Request(job="allreduce", settings=settings)
-    found = execution.run(context.cluster, request, terms=execution.Terms(by="verify"))
-    try:  # any process on the job's nodes may have written them
-        told = _Metrics.model_validate(found.metrics)
+    result = execution.run(context.cluster, request, terms=execution.Terms(by="verify"))
+    try:  # nodes are not trusted
+        metrics = _Metrics.model_validate(result.metrics)
     except ValidationError as error:
-        said = Answer(context.allocation.head.name, "what allreduce measured", str(found.metrics))
-        raise said.misfit(reading.words(error)) from None
-    collective = _collective(context, told, found.failures)
-    return told, [*_links(context, told.links), collective]
+        head = context.allocation.head.name
+        answer = Answer(head, "the metrics of allreduce", str(result.metrics))
+        raise answer.misfit(reading.words(error)) from None
+    collective = _collective(context, metrics, result.failures)
+    return metrics, [*_links(context, metrics.links), collective]
 
 
-def _links(context: Context, found: Sequence[Row]) -> Iterator[Check]:
+def _links(context: Context, rows: Sequence[Row]) -> Iterator[Check]:
     declared = context.plan.experiment
     if declared is None:
         yield Check(id="link.rate", result="skip", reason="no link has a declared rate")
@@ -166,15 +161,15 @@ def _links(context: Context, found: Sequence[Row]) -> Iterator[Check]:
     if reason := _differs(context):
         yield judged("link.rate", "", reason)
         return
-    for row in found:
+    for row in rows:
         yield link(context.plan, row.model_dump(), declared.rate_bps or 0)
-    if not found:
+    if not rows:
         why = f"{format_rate(declared.rate_bps or 0)} are declared, and no link was measured"
         yield judged("link.rate", "", why)
 
 
 def _differs(context: Context) -> str:
-    """Return how the cluster's network differs from the declared one, or "" if it does not."""
+    """Return how the cluster's network differs from the declared one; empty if it does not."""
     declared, has = context.plan.experiment, context.allocation.experiment
     if declared is None or (has is None and len(context.allocation.nodes) == 1):
         return ""
@@ -187,16 +182,16 @@ def _differs(context: Context) -> str:
 
 
 def link(plan: ClusterPlan, row: dict[str, Any], rate_bps: float) -> Check:
-    """Judge the measured rate of one direction of a pair of nodes by its declared rate."""
+    """Judge the rate measured from one node to another by the declared rate, in bit/s."""
     shaped = registry.backend(plan.backend).shapes_links(plan.spec)
     exact = shaped and rate_bps <= _ONE_STREAM_BPS
     least = (1 - _TOLERANCE) * rate_bps if exact else _UNSHAPED * min(rate_bps, _TCP_BPS)
     most = (1 + _TOLERANCE) * rate_bps if shaped else None
     measured, reason = row["measured_bps"], ""
     if measured < least:
-        reason = "the link does not carry what the specification declares"
+        reason = "the link is slower than the specification declares"
     elif most is not None and measured > most:
-        reason = "the link is not held to the rate that the specification declares"
+        reason = "the link is faster than the specification declares"
     limit = f"≥ {format_rate(least)}" + (f" and ≤ {format_rate(most)}" if most else "")
     pair = f"{row['src']}>{row['dst']}"
     return judged("link.rate", pair, reason, round(measured / 1e6, 2), limit, "Mbit/s")
@@ -222,11 +217,11 @@ def _collective(context: Context, metrics: _Metrics, failures: list[str]) -> Che
     right = floor is None or busbw >= floor or by_cpu
     limit = "no link has a declared rate" if floor is None else f"≥ {format_rate(floor)}"
     limit += ", or as much as the CPU can drive" if by_cpu else ""
-    why = "" if right else "the collective does not use the link, measured twice"
+    why = "" if right else "the collective does not use the rate of the link (measured twice)"
     return judged(id_, "", why, round(busbw / 1e6, 2), limit, f"Mbit/s on {metrics.device}")
 
 
-def _gpudirect(context: Context, told: _Metrics) -> Check:
+def _gpudirect(context: Context, metrics: _Metrics) -> Check:
     id_, wanted = "rdma.gpudirect", context.plan.spec.networks.experiment
     with_gpus = [node for node in context.allocation.nodes if node.gpus]
     if wanted is None or wanted.rdma is None or len(with_gpus) < 2:
@@ -236,23 +231,28 @@ def _gpudirect(context: Context, told: _Metrics) -> Check:
         limit = "its GPUs are simulated: no adapter can reach their memory"
         return Check(id=id_, result="simulated", limit=limit)
     facts = filter(None, (context.facts[node.name] for node in with_gpus))
-    # Soft-RoCE is on no bus.
-    hard = any(hca.pci and hca.active for one in facts for hca in one.hcas)
-    if wanted.rdma.device == "any" and not hard:
+    # Soft-RoCE has no PCI address.
+    has_adapter = any(hca.pci and hca.active for node_facts in facts for hca in node_facts.hcas)
+    if wanted.rdma.device == "any" and not has_adapter:
         why = "Soft-RoCE, which networks.experiment.rdma.device: any allows, has no GPUDirect"
         return Check(id=id_, result="skip", reason=why)
-    between = {name: count for name, count in told.transports.items() if name.startswith("NET/")}
+    between = {name: n for name, n in metrics.transports.items() if name.startswith("NET/")}
     direct = {name: count for name, count in between.items() if _GPUDIRECT in name}
     reason = ""
     if not between:
-        reason = "NCCL does not tell how it moved data between nodes"
+        reason = "NCCL did not log how it moved data between nodes"
     elif between != direct:
         used = ", ".join(sorted(set(between) - set(direct)))
         reason = (
             f"NCCL used {used}: a driver with DMA-BUF or the module nvidia_peermem is needed, ACS "
             "off on bare metal, and an adapter within a PCI switch of each GPU (NCCL_NET_GDR_LEVEL)"
         )
-    limit = (
-        f"all {sum(between.values())} between nodes by GPUDirect, over {told.adapters} adapter(s)"
+    limit = f"all {sum(between.values())} between nodes by GPUDirect"
+    return judged(
+        id_,
+        "",
+        reason,
+        sum(direct.values()),
+        f"{limit}, over {metrics.adapters} adapter(s) of a node",
+        "channels",
     )
-    return judged(id_, "", reason, sum(direct.values()), f"{limit} of a node", "channels")

@@ -1,7 +1,7 @@
 """Checks RDMA step by step, from the device to a collective; TCP instead of RDMA is a failure.
 
-Each step needs the one before, so steps after a failure are skipped with the reason. The devices'
-own counters prove what was sent, as programs may claim more.
+Each step needs the step before, so the steps after a failure are skipped with the reason. The
+devices' counters prove the transfers; programs may report RDMA and use TCP.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gpubed.core.units import format_rate
 from gpubed.nodes import answers
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.answers import Answer
-from gpubed.nodes.ssh import SSH
+from gpubed.nodes.ssh import SSH, CommandResult
 from gpubed.nodes.verification import Check
 from gpubed.spec.sections import Rdma
 
@@ -40,11 +40,11 @@ else echo words $(cat $port/counters/port_xmit_data); fi
 """
 _RPINGS = 5
 _RPING_SERVER = "timeout 30 rping -s -a {} -C {}"
-# A server on a busy node takes a moment to start, and rejects connections before.
+# A server on a busy node takes a moment to start; until then, connections are rejected.
 _TRY = "for attempt in 1 2 3 4 5; do sleep 2; {} && exit; done; exit 1"
 _RPING_CLIENT = _TRY.format("timeout 10 rping -c -a {} -C {}")
 _WRITE_BYTES, _WRITES = 65536, 500
-# Not -R: rping tests the connection manager, and perftest's use of it fails on Soft-RoCE ("Unable
+# Without -R: rping tests the connection manager, and perftest fails to use it on Soft-RoCE ("Unable
 # to init the socket connection", perftest 4.5).
 _DEVICE_AND_GID = f'-d "$({_DEVICE})" -x "$({_PROGRAM} gid)"'
 _WRITE = f"ib_write_bw {_DEVICE_AND_GID} -F -s {_WRITE_BYTES} -n {_WRITES} --report_gbits"
@@ -74,14 +74,14 @@ _RUN = (
 
 @dataclass(frozen=True)
 class _Sent:
-    """A device's counter of what it sent."""
+    """A device's counter of sent data."""
 
     mtu: int
     unit: str
     count: int
 
     def bytes_since(self, before: _Sent) -> int:
-        """Return the most bytes of payload that were sent since another reading."""
+        """Return the greatest payload, in bytes, that was sent since another reading."""
         return (self.count - before.count) * (self.mtu if self.unit == "packets" else 4)
 
 
@@ -114,14 +114,14 @@ def _devices(context: Context, _: Rdma) -> Iterator[Check]:
         device = ssh.run(_DEVICE, check=False).stdout.strip()
         return device, ssh.run(_PORTS, check=False).stdout.splitlines() if device else []
 
-    for node, (device, told) in context.on_each(ask):
-        ports, nccls = (frozenset(filter(None, line.split(","))) for line in (*told, "", "")[:2])
+    for node, (device, lines) in context.on_each(ask):
+        ports, nccls = (frozenset(filter(None, line.split(","))) for line in (*lines, "", "")[:2])
         why = ""
         if not device:
             why = "no device is active on the experiment network; see journalctl -u gpubed-rdma"
         elif nccls and nccls != ports:
             why = (
-                f"NCCL is told of {_listed(nccls)}, and {_listed(ports)} is set up: "
+                f"NCCL's configuration has {_listed(nccls)}, and {_listed(ports)} is set up: "
                 "gpubed configure CLUSTER --tags rdma,nccl"
             )
         yield judged("rdma.device", node.name, why, _listed(ports) or device, "one active")
@@ -132,34 +132,34 @@ def _listed(ports: Iterable[str]) -> str:
 
 
 def _pings(context: Context, _: Rdma) -> Iterator[Check]:
-    """Messages arrive over connections of the connection manager."""
+    """Messages of rping return over connections of the connection manager."""
     for node, peer in _neighbours(context):
         address, where = peer.experiment_address, f"{node.name}>{peer.name}"
-        serve, ask = (one.format(address, _RPINGS) for one in (_RPING_SERVER, _RPING_CLIENT))
-        code, said = _between(context, node, peer, serve, ask)
-        why = f"rping does not get through: {said}" if code else ""
+        server, client = (line.format(address, _RPINGS) for line in (_RPING_SERVER, _RPING_CLIENT))
+        code, output = _between(context, node, peer, server, client)
+        why = f"rping fails: {output}" if code else ""
         yield judged("rdma.rping", where, why, _RPINGS, "all return", "messages")
 
 
 def _writes(context: Context, wanted: Rdma) -> Iterator[Check]:
-    """Writes reach a share of the declared rate, and the device's counter proves them."""
+    """RDMA writes reach a share of the declared rate, and the device's counter proves them."""
     network = context.allocation.experiment
     rate = (network.rate_bps if network else None) or 0
     for node, peer in _neighbours(context):
         before = _sent(context.sessions[node.name])
-        ask = _WRITE_CLIENT.format(peer.experiment_address)
-        code, said = _between(context, node, peer, _WRITE_SERVER, ask)
+        client = _WRITE_CLIENT.format(peer.experiment_address)
+        code, output = _between(context, node, peer, _WRITE_SERVER, client)
         moved = _sent(context.sessions[node.name]).bytes_since(before)
-        measured = 0.0 if code else write_bps(Answer(node.name, "ib_write_bw", said))
+        measured = 0.0 if code else write_bps(Answer(node.name, "ib_write_bw", output))
         where, why = f"{node.name}>{peer.name}", ""
         if not measured:
-            why = f"ib_write_bw failed: {said}"
+            why = f"ib_write_bw failed: {output}"
         elif measured < wanted.floor * rate:
             why = "RDMA writes are slower than the link"
         limit = f"≥ {wanted.floor:g} of {format_rate(rate)}"
         yield judged("rdma.write_bw", where, why, round(measured / 1e6, 1), limit, "Mbit/s")
         least = _WRITES * _WRITE_BYTES
-        why = "the device did not send what the program claims to have moved"
+        why = "the device sent less than ib_write_bw reports"
         short = why if moved < least else ""
         yield judged("rdma.counters", where, short, moved, f"≥ {least}", "bytes")
 
@@ -174,11 +174,11 @@ def _collective(context: Context, _: Rdma) -> Iterator[Check]:
         why = f"the allreduce failed: {done.tail}"
         yield judged("rdma.collective", "", why, None, "runs", "bytes")
         return
-    # With any algorithm, each rank has to send its part at least once.
+    # In every algorithm, each rank sends its part at least once.
     least = _REDUCE_BYTES * _REDUCTIONS // 2
     for node, after in context.on_each(lambda _, ssh: _sent(ssh)):
         moved = after.bytes_since(before[node.name])
-        why = "the sums are right, but they did not go over RDMA: look at /etc/ucx/ucx.conf"
+        why = "the sums are right, but did not go over RDMA: see /etc/ucx/ucx.conf"
         short = why if moved < least else ""
         yield judged("rdma.collective", node.name, short, moved, f"≥ {least}", "bytes")
 
@@ -193,8 +193,7 @@ def write_bps(table: Answer) -> float:
 
 
 def _sent(ssh: SSH) -> _Sent:
-    told = answers.of(ssh, "the device's counter", ssh.run(_SENT))
-    mtu, unit, count = told.parts(3)
+    mtu, unit, count = answers.of(ssh, "the device's counter", ssh.run(_SENT)).parts(3)
     return _Sent(mtu.whole(), unit.text, count.whole())
 
 
@@ -203,13 +202,13 @@ def _neighbours(context: Context) -> Iterator[tuple[Node, Node]]:
     return zip(nodes, (*nodes[1:], nodes[0]), strict=True)
 
 
-def _between(context: Context, node: Node, peer: Node, serve: str, ask: str) -> tuple[int, str]:
-    def run(session: SSH, line: str) -> tuple[int, str]:
-        result = session.run(line, timeout=90, check=False)
-        return result.exit_code, result.stdout if result.exit_code == 0 else result.tail
+def _between(context: Context, node: Node, peer: Node, server: str, client: str) -> tuple[int, str]:
+    """Run a client on a node and its server on the peer; return the client's code and output."""
 
-    with ThreadPoolExecutor(2) as pool:
-        server = pool.submit(run, context.sessions[peer.name], serve)
-        client = pool.submit(run, context.sessions[node.name], ask)
-        server.result()
-        return client.result()
+    def run(name: str, line: str) -> CommandResult:
+        return context.sessions[name].run(line, timeout=90, check=False)
+
+    with ThreadPoolExecutor(2) as pool:  # which waits for both
+        pool.submit(run, peer.name, server)
+        result = pool.submit(run, node.name, client).result()
+    return result.exit_code, result.tail if result.exit_code else result.stdout

@@ -16,7 +16,7 @@ CheckFunction = Callable[[Context], Iterator[Check]]
 
 
 class Stage(IntEnum):
-    """When a check runs: what fails early explains what fails later."""
+    """When a check runs: an early failure explains later ones."""
 
     REACH = 1
     STORAGE = 2
@@ -33,15 +33,15 @@ _CHECKS: dict[CheckFunction, tuple[Stage, tuple[str, ...]]] = {}
 def at(stage: Stage, *plain: str) -> Callable[[CheckFunction], CheckFunction]:
     """Register a function of this package as a check of every verification.
 
-    `plain` are ids of its checks that do not depend on GPUs. Those with other ids never pass on
-    nodes with simulated GPUs, so that a forgotten id proves nothing there.
+    `plain` are the ids of its checks that do not depend on GPUs. With simulated GPUs, others are
+    `simulated` instead of `pass`.
     """
 
-    def listed(function: CheckFunction) -> CheckFunction:
+    def register(function: CheckFunction) -> CheckFunction:
         _CHECKS[function] = stage, plain
         return function
 
-    return listed
+    return register
 
 
 def stage(function: CheckFunction) -> Stage:
@@ -50,19 +50,19 @@ def stage(function: CheckFunction) -> Stage:
 
 
 def subject(function: CheckFunction) -> str:
-    """Return the subject of a check function: its module's name and its own."""
+    """Return the names of a check's module and function, as one text for messages."""
     module = function.__module__.rpartition(".")[2]
     name = function.__name__.replace("_", " ")
     return module if name == module else f"{module}, {name}"
 
 
 def is_about_gpus(function: CheckFunction, id_: str) -> bool:
-    """Say whether a check with this id, made by the function, depends on GPUs."""
+    """Return whether the result with this id of a check function depends on GPUs."""
     return id_ not in _CHECKS[function][1]
 
 
 def first_id(function: CheckFunction) -> str:
-    """Return an id of a function's checks, to report an error without a more precise one."""
+    """Return the id under which an error of a whole check function is reported."""
     module = function.__module__.rpartition(".")[2]
     return next(iter(_CHECKS[function][1]), f"{module}.{function.__name__}")
 

@@ -11,12 +11,12 @@ from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import Check
 
-# States of a node that works, or is ready to. A planned node is reserved for the next job of the
-# queue; that is also a mark (-) at the end of other states.
+# States of a node that runs jobs, or could. Planned: reserved for the next job of the queue, also
+# marked by - at the end of other states.
 _ABLE = {"idle", "allocated", "mixed", "completing", "planned"}
 _PLANNED, _MAINTAINED = "-", "$"
 _NODES = "sinfo --noheader --Node --format '%N|%T|%G|%E' | sort -u"
-# Only root may decode the credential.
+# A credential that only root may decode.
 _CREDENTIAL = "munge --no-input --restrict-uid=0"
 _DECODE = "sudo --non-interactive unmunge"
 _STEP = (
@@ -32,7 +32,7 @@ _IDS = ("slurm.munge", "slurm.node", "slurm.gpus", "slurm.step")
 
 @at(Stage.SERVICES, "slurm.munge", "slurm.node", "slurm.step")
 def slurm(context: Context) -> Iterator[Check]:
-    """Look at each node, then run a step on all nodes of each partition."""
+    """Check each node's state and GPUs, then run a step on all nodes of each partition."""
     if context.plan.spec.services.slurm is None:
         yield from skipped(_IDS, "the cluster has no Slurm")
         return
@@ -42,9 +42,9 @@ def slurm(context: Context) -> Iterator[Check]:
         reason = f"the controller does not answer: {answer.stderr.strip()[-200:]}"
         yield judged("slurm.node", context.allocation.head.name, reason)
         return
-    # The reason is free text, which may contain a bar.
-    told = (line.split("|", 3) for line in answer.stdout.splitlines() if line.count("|") >= 3)
-    rows = {row[0]: row[1:] for row in told}
+    # The reason, the last column, is free text that may contain a bar.
+    lines = (line.split("|", 3) for line in answer.stdout.splitlines() if line.count("|") >= 3)
+    rows = {row[0]: row[1:] for row in lines}
     for node in context.allocation.nodes:
         state, gpus, reason = rows.get(node.name, ("absent", "", "slurm.conf does not name it"))
         yield _state(node, state, reason)
@@ -58,7 +58,7 @@ def _munge(context: Context) -> Iterator[Check]:
 
     def decode(_: Node, ssh: SSH) -> str:
         done = ssh.run(_DECODE, check=False, stdin=credential)
-        return "" if done.exit_code == 0 else done.stderr.strip() or "it is not there"
+        return "" if done.exit_code == 0 else done.stderr.strip() or "without a reason"
 
     then = "key or clock differ; gpubed configure CLUSTER --tags slurm"
     for node, refusal in context.on_each(decode):
@@ -70,7 +70,7 @@ def _state(node: Node, state: str, reason: str) -> Check:
     # Other marks mean that the node does not answer (*), is powered down (~) and so on.
     able = state.removesuffix(_PLANNED) in _ABLE
     if state in ("reserved", "maint") or state.endswith(_MAINTAINED):
-        help_ = "somebody has reserved it: scontrol show reservation"
+        help_ = "it is reserved: scontrol show reservation"
     else:
         help_ = f"{reason}; journalctl -u slurmd there, then scontrol update"
     return judged("slurm.node", node.name, "" if able else help_, state, "idle or at work")
@@ -79,14 +79,14 @@ def _state(node: Node, state: str, reason: str) -> Check:
 def _gpus(context: Context, node: Node, state: str, gres: str) -> Check:
     if not node.gpus:
         return Check(id="slurm.gpus", node=node.name, result="skip", reason="asks for no GPU")
-    # Such as gpu:2 or gpu:nvidia_h100:2(S:0-1), several separated by commas.
+    # Entries such as gpu:2 or gpu:nvidia_h100:2(S:0-1), separated by commas.
     entries = [entry.split("(")[0].split(":") for entry in gres.split(",")]
     count = sum(answers.whole(entry[-1]) or 0 for entry in entries if entry[0] == "gpu")
     if count != node.gpus:
-        reason = "Slurm gives out another number than was granted"
+        reason = "Slurm offers another number of GPUs than the node has"
     else:
         reason = _gpu_job(context, node) if state == "idle" else ""
-    tried = f"a job that asks for one has it{'' if state == 'idle' else f' (not tried: {state})'}"
+    tried = f"a job with one GPU computes{'' if state == 'idle' else f' (not tried: {state})'}"
     return judged("slurm.gpus", node.name, reason, count, f"{node.gpus}; {tried}", "GPUs")
 
 
@@ -97,12 +97,12 @@ def _gpu_job(context: Context, node: Node) -> str:
         return f"no partition has group {node.group}: see services.slurm.partitions"
     done = context.head.run(_GPU_JOB, node.name, partition, check=False)
     if done.exit_code:
-        return f"a job that asks for one GPU fails: {done.tail}"
+        return f"a job with one GPU fails: {done.tail}"
     visible, _, device = done.stdout.strip().partition("|")
     if len(visible.split(",")) != 1 or not visible:
-        return f"a job that asks for one GPU is shown {visible or 'none'}"
+        return f"a job with one GPU sees {visible or 'none'}"
     if not device.startswith("cuda") and node.name not in context.simulated:
-        return f"a job that asks for one GPU computes on {device or 'nothing'}"
+        return f"a job with one GPU computes on {device or 'nothing'}"
     return ""
 
 
@@ -115,7 +115,7 @@ def _steps(context: Context, idle: set[str]) -> Iterator[Check]:
             if not partition.groups or node.group in partition.groups
         }
         if members - idle:
-            why = f"{partition.name}: at work or away: {', '.join(sorted(members - idle))}"
+            why = f"{partition.name}: busy or absent: {', '.join(sorted(members - idle))}"
             yield Check(id="slurm.step", result="skip", reason=why)
             continue
         done = context.head.run(_STEP, len(members), partition.name, check=False)

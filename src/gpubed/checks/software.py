@@ -1,4 +1,4 @@
-"""Checks the recipe: every node has its packages, and every GPU can run them."""
+"""Checks that every node has the recipe's packages, and every GPU can run them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from gpubed.nodes.verification import Check
 from gpubed.recipes import recipe as recipes
 from gpubed.recipes.recipe import Recipe
 
-# Isolated (-I), as neither the folder nor PYTHONPATH may add packages.
-_ASK = """%s/env/current/bin/python -I -c '
+# Isolated (-I): neither the current folder nor PYTHONPATH may add packages.
+_LIST = """%s/env/current/bin/python -I -c '
 import json
 from importlib.metadata import distributions
 from packaging.markers import default_environment
@@ -40,11 +40,11 @@ def packages(context: Context) -> Iterator[Check]:
     root = context.plan.spec.storage.shared.path
 
     def ask(_: Node, ssh: SSH) -> tuple[int, list[str]]:
-        answer = ssh.run(_ASK, root, check=False)
+        answer = ssh.run(_LIST, root, check=False)
         if answer.exit_code:
             return 0, [f"the environment does not answer: {answer.tail.splitlines()[-1:]}"]
         try:
-            found = reading.reply(answer.stdout, "what the environment holds").json(_Installed)
+            found = reading.reply(answer.stdout, "the list of packages").json(_Installed)
         except reading.Unreadable as error:
             return 0, [error.message]
         return len(found.packages), drift(recipe, found.packages, found.environment)
@@ -58,7 +58,10 @@ def packages(context: Context) -> Iterator[Check]:
 def drift(
     recipe: Recipe, installed: Mapping[str, str], environment: Mapping[str, str]
 ) -> list[str]:
-    """Return the differences from a recipe as sentences; `environment` is as markers name it."""
+    """Return the differences of installed packages from a recipe, as sentences.
+
+    `environment` has the values of environment markers (packaging.markers.default_environment).
+    """
     wanted = {entry.name: entry.version for entry in recipe.locked() if entry.applies(environment)}
     wanted["horovod"] = recipe.horovod.version
     # The local version after '+' tells how a package was built; recipes do not pin it.
@@ -74,19 +77,19 @@ def drift(
 
 @at(Stage.SOFTWARE)
 def gpus(context: Context) -> Iterator[Check]:
-    """Each GPU's generation has code in the recipe, and each driver is new enough."""
+    """The recipe has code for each GPU's generation, and each driver is new enough for it."""
     if not any(node.gpus for node in context.allocation.nodes):
         yield from skipped(_IDS, "the cluster asks for no GPU")
         return
     recipe = recipes.load(context.plan.spec.recipe)
     for node in context.allocation.nodes:
-        known = context.facts[node.name]
-        driver = known.driver.loaded if known else None
+        facts = context.facts[node.name]
+        driver = facts.driver.loaded if facts else None
         yield from on_node(recipe, node, context.proofs[node.name], driver)
 
 
 def on_node(recipe: Recipe, node: Node, proof: Proof, driver: str | None) -> Iterator[Check]:
-    """Compare the GPUs of one node, and its loaded kernel module's version, with a recipe."""
+    """Compare the GPUs and the loaded driver of one node with a recipe."""
     if not node.gpus:
         yield from skipped(_IDS, "asks for no GPU", node.name)
         return

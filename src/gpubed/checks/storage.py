@@ -1,7 +1,7 @@
-"""Checks file systems: none is full, all nodes read what each wrote, the shared one is fast.
+"""Checks file systems: none is full; the shared one is the same on all nodes, and fast.
 
-fio measures one node at a time, for which the expected rates are while the others rest. I/O is
-direct, so that the client's cache is not measured.
+fio measures one node at a time, as the expected rates are those of a single node. Direct I/O leaves
+out the client's cache.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def space(context: Context) -> Iterator[Check]:
 
 @at(Stage.STORAGE, "storage.shared")
 def shared(context: Context) -> Iterator[Check]:
-    """Write a token from each node, read all of them on each node."""
+    """Write a file on each node, and read all of them on each node."""
     root = context.plan.spec.storage.shared.path
     folder, token = f"{root}/.verify-{secrets.token_hex(4)}", secrets.token_hex(16)
     wanted = len(context.allocation.nodes)
@@ -81,7 +81,7 @@ def shared(context: Context) -> Iterator[Check]:
 
 @at(Stage.STORAGE, "storage.throughput", "storage.write", "storage.read", "storage.latency")
 def throughput(context: Context) -> Iterator[Check]:
-    """Measure on each node in turn what the specification expects something of."""
+    """Measure the rates and the latency that the specification expects, node by node."""
     shared = context.plan.spec.storage.shared
     if shared.expect is None:
         why = "storage.shared.expect is not in the specification"

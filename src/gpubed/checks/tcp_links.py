@@ -1,7 +1,7 @@
-"""Measures links of nodes without ranks, as job allreduce does for the others.
+"""Measures the links of nodes without ranks; job allreduce measures those of nodes with ranks.
 
-It runs the job's own program for links, with plain TCP and without Horovod, among these nodes and
-one with ranks. Links among nodes with ranks are not measured here.
+Runs the job's `links.py`, with plain TCP and without Horovod, among the nodes without ranks and one
+node with ranks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WAIT_S, _PAIR_S = 120.0, 12.0
 
 
 class Row(BaseModel):
-    """The rate that one direction of a pair of nodes carries, in bit/s."""
+    """The measured rate between two nodes, in one direction, in bit/s."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
@@ -44,7 +44,10 @@ class Row(BaseModel):
 
 
 def measured(context: Context, declared: float) -> list[dict[str, Any]]:
-    """Measure links of nodes without ranks; a row per direction of a pair; `declared` in bit/s."""
+    """Measure the links of nodes without ranks.
+
+    `declared` is the declared rate in bit/s. Returns two rows for each pair of nodes.
+    """
     with_ranks = context.allocation.with_ranks
     idle = [node for node in context.allocation.nodes if node not in with_ranks]
     nodes = [*with_ranks[:1], *idle]
@@ -55,9 +58,9 @@ def measured(context: Context, declared: float) -> list[dict[str, Any]]:
 
 
 def in_pairs(context: Context, nodes: Sequence[Node], rate: float) -> list[dict[str, Any]]:
-    """Measure nodes two by two, in parallel if they have their own CPUs; see `measured`.
+    """Measure nodes in pairs, in parallel unless they share a host's CPUs; see `measured`.
 
-    Of an odd number, the first is measured twice.
+    With an odd number of nodes, the first one is in two pairs.
     """
     pairs = [nodes[place : place + 2] for place in range(0, len(nodes) - 1, 2)]
     if len(nodes) % 2:
@@ -71,7 +74,7 @@ def in_pairs(context: Context, nodes: Sequence[Node], rate: float) -> list[dict[
             return _together(context, folder, f"pair-{place}", pairs[place], rate)
 
         found = parallel.each(ask, range(last), at_once)
-        # Its first node is in another pair, too, and parallel streams would share that link.
+        # The odd pair last: in parallel, two pairs would share the link of the first node.
         found += map(ask, range(last, len(pairs)))
     return [row for rows in found for row in rows]
 
@@ -93,7 +96,7 @@ def _program(context: Context) -> Iterator[str]:
 def _together(
     context: Context, folder: str, peers: str, nodes: Sequence[Node], declared: float
 ) -> list[dict[str, Any]]:
-    """Measure all pairs of nodes, which find each other through the folder `peers`."""
+    """Measure all pairs of some nodes, which find each other's addresses in the folder `peers`."""
 
     def ask(place: int) -> list[dict[str, Any]]:
         node = nodes[place]
@@ -106,8 +109,8 @@ def _together(
             declared,
             timeout=_WAIT_S + _PAIR_S * len(nodes) ** 2,
         )
-        told = Answer(node.name, "what was measured", answer.stdout)
-        return [row.model_dump() for row in told.json(list[Row])]
+        rows = Answer(node.name, "links.py", answer.stdout).json(list[Row])
+        return [row.model_dump() for row in rows]
 
     found = parallel.each(ask, range(len(nodes)), len(nodes))  # at once: they wait for each other
     return [row for rows in found for row in rows]

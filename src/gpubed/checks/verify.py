@@ -1,4 +1,4 @@
-"""Verifies a cluster: runs every check and keeps every result."""
+"""Verifies a cluster: runs all checks and returns their results."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from gpubed.nodes.answers import Misfit
 from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import Check, Verification
 
-_LINES, _LONGEST = 20, 1000  # of a check's texts
+_LINES, _LONGEST = 20, 1000  # lines of a reason, and characters of a line
 
 
 class VerificationFailed(GpubedError):
-    """A cluster is not what its specification says."""
+    """Checks of a cluster failed."""
 
     def __init__(self, verification: Verification) -> None:
         failed = [check for check in verification.checks if check.result == "fail"]
@@ -44,10 +44,10 @@ def verify(cluster: Cluster) -> Verification:
         stack.enter_context(usage.own([*sessions.values()]))
         context = Context(cluster, sessions)
         for check in registry.functions():
-            # Emitted first, as some checks take a while before their first result.
+            # Before the check, which may take a while until its first result.
             emit("checking", subject=registry.subject(check))
-            for said in _told(check, context):
-                result = _named(_honest(said, check, context), cluster.name)
+            for raw in _results(check, context):
+                result = _short(_simulated(raw, check, context), cluster.name)
                 emit("check", **result.model_dump())
                 found.append(result)
     return Verification(
@@ -59,7 +59,7 @@ def verify(cluster: Cluster) -> Verification:
     )
 
 
-def _told(check: registry.CheckFunction, context: Context) -> Iterator[Check]:
+def _results(check: registry.CheckFunction, context: Context) -> Iterator[Check]:
     """Yield the results of a check; an answer that cannot be parsed fails only this check."""
     try:
         yield from check(context)
@@ -68,15 +68,17 @@ def _told(check: registry.CheckFunction, context: Context) -> Iterator[Check]:
         yield Check(id=id_, node=error.node, result="fail", reason=error.message)
 
 
-def _named(check: Check, cluster: str) -> Check:
+def _short(check: Check, cluster: str) -> Check:
+    """Bound the texts of a check, and name the cluster in its commands."""
     lines = of_cluster(check.reason, cluster).splitlines()
     reason = "\n".join(reading.short(line, _LONGEST) for line in lines[:_LINES])
     value = reading.short(check.value, _LONGEST) if isinstance(check.value, str) else check.value
     return check.model_copy(update={"reason": reason, "value": value})
 
 
-def _honest(check: Check, by: registry.CheckFunction, context: Context) -> Check:
-    pretending = check.on & context.simulated if check.on else context.simulated
-    if check.result == "pass" and pretending and registry.is_about_gpus(by, check.id):
+def _simulated(check: Check, by: registry.CheckFunction, context: Context) -> Check:
+    """Replace `pass` of a check on simulated GPUs by `simulated`."""
+    simulated = check.on & context.simulated if check.on else context.simulated
+    if check.result == "pass" and simulated and registry.is_about_gpus(by, check.id):
         return check.model_copy(update={"result": "simulated"})
     return check

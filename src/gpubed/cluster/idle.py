@@ -50,7 +50,7 @@ def look(cluster: Cluster, held: dict[str, str], *, begun: bool = False) -> Use 
     `held` are the nodes in quarantine, with the reasons. Once a release has `begun`, silent nodes
     do not count as in use.
     """
-    use = uses.look(cluster, who_answers=begun)
+    use = uses.look(cluster, ignore_silent=begun)
     if use is None:
         return None
     if measurer := runlock.measurer(cluster.paths.state):

@@ -148,7 +148,7 @@ def tell_nodes(cluster: Cluster, *, anew: bool = False) -> None:
     With `anew`, also tells nodes that have the same message, because they were set up again.
     """
     record = last(cluster.paths)
-    if not (record.told or node_lease.are_to_mind(cluster.plan)):
+    if not (record.told or node_lease.is_on(cluster.plan)):
         return
     left, before = record.remaining_s or 0.0, {} if anew else record.told
     told, failed = node_lease.tell(cluster, record.granted_until, left, before)
@@ -275,4 +275,4 @@ def _is_own(cluster: Cluster) -> bool:
     lender = cluster.allocation.backend
     if cluster.plan.backend != lender:  # the specification names another testbed meanwhile
         return last_known(cluster.paths).own
-    return not backend_config.named(lender).leases and node_lease.are_to_mind(cluster.plan)
+    return not backend_config.named(lender).leases and node_lease.is_on(cluster.plan)

@@ -380,7 +380,7 @@ def _all_silent(allocation: Allocation, states: Mapping[str, str], silent: set[s
     if not states or any(n not in silent and state != AWAY for n, state in states.items()):
         return False
     first = allocation.nodes[0]
-    jump_host_works = first.via and not first.is_own_door and states[first.name] == UNREACHABLE
+    jump_host_works = first.via and not first.is_last_hop and states[first.name] == UNREACHABLE
     return len(states) > 1 or not jump_host_works
 
 

@@ -54,7 +54,7 @@ def set_up(cluster: Cluster) -> None:
                     )
             shared_storage.remember(cluster)
             jupyterlab_port.remember(cluster)
-            if node_lease.are_to_mind(cluster.plan):
+            if node_lease.is_on(cluster.plan):
                 leases.read(cluster)
             leases.tell_nodes(cluster, anew=True)
     if not bare:

@@ -1,1 +1,1 @@
-"""From an allocation to configured nodes: roles, inventory, playbooks."""
+"""Configures the nodes of an allocation: inventory, roles, playbooks."""

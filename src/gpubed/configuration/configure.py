@@ -1,9 +1,8 @@
 """Runs the playbooks that configure the nodes of an inventory.
 
-Events come from gpubed's own callback plugin (`events`), never from Ansible's output, which nodes
-can write to. `ansible.cfg` has Ansible use mitogen if it is installed, since on small controllers
-most of the time goes into starting modules; `GPUBED_ANSIBLE_STRATEGY=linear` restores Ansible's own
-strategy.
+Events come from gpubed's callback plugin (`events`), never from Ansible's output, which nodes can
+write to. Ansible uses mitogen if it is installed: small controllers spend most of the time on
+starting modules. `GPUBED_ANSIBLE_STRATEGY=linear` restores Ansible's own strategy.
 """
 
 from __future__ import annotations
@@ -32,8 +31,9 @@ from gpubed.nodes.allocation import load as load_allocation
 from gpubed.nodes.ssh import HostKeyMismatch, greet
 
 STRATEGY = "GPUBED_ANSIBLE_STRATEGY"
-_LOG, _END = 8 * 2**20, 256 * 2**10  # characters of Ansible's output, bytes of its end
-_END_S = 10.0  # processes that outlive Ansible may keep its output open
+# Ansible's output: characters logged from the start, and bytes kept from the end of a longer one.
+_LOG, _END = 8 * 2**20, 256 * 2**10
+_END_S = 10.0  # wait for the end of the output, which children of Ansible may keep open
 _WAIT_FOR_OTHER_RUN = 600.0
 
 
@@ -52,15 +52,20 @@ def configure(
 ) -> Outcome:
     """Run a playbook on a cluster's nodes; its inventory must have been rendered.
 
-    It applies the roles of `tags`, or all; on the hosts of `limit`, a pattern of Ansible's; where
-    they are `due`, by role, or everywhere. `check` changes nothing.
+    Args:
+        tags: Roles to apply; by default all.
+        limit: A pattern of Ansible's that selects nodes.
+        due: Nodes on which each role is applied, by role; by default every role on all nodes.
+        check: Whether to show changes without making them.
 
-    Raises `ConfigurationFailed`, `HostKeyMismatch`, or `Locked` if another run does not end.
+    Raises:
+        ConfigurationFailed: A task failed.
+        HostKeyMismatch: A node presents another host key.
+        Locked: Another run does not end.
     """
     with runlock.locked(paths.state / "configure.lock", "configure", _WAIT_FOR_OTHER_RUN):
         folder = paths.state / "ansible"
-        # Left by an interrupted run or a former version.
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)  # of an interrupted run or a former version
         folder.mkdir(mode=0o700, parents=True)
         words = [_inventory(paths), str(assets() / "playbooks" / playbook), *where(folder, due)]
         if chosen := ",".join(sorted(tags)):
@@ -70,8 +75,8 @@ def configure(
         code, watcher = _play(words, folder, paths)
         shutil.rmtree(folder, ignore_errors=True)
     if code != 0:
-        if watcher.left:
-            _recognize(paths, watcher.left)
+        if watcher.lost:
+            _check_host_keys(paths, watcher.lost)
         message, hint = watcher.failure or f"Ansible ended with exit code {code}", ""
         if message.endswith(NOT_TRUSTED):
             hint = (
@@ -98,17 +103,17 @@ def _play(words: list[str], folder: Path, paths: ClusterPaths) -> tuple[int, Wat
         input_fd=subprocess.DEVNULL,
         output_fd=ours,
         error_fd=ours,
-        # ansible-runner's own callback would handle Ctrl-C, and end as a failure.
+        # ansible-runner's own callback would turn Ctrl-C into a failure.
         cancel_callback=lambda: False,
         fact_cache_type="memory",  # ansible.cfg's
         quiet=True,
     )
-    # ansible-runner's callback puts events into the output; ansible.cfg names ours.
+    # ansible.cfg names gpubed's callback; ansible-runner's writes events into the output.
     for name in ("ANSIBLE_STDOUT_CALLBACK", "ANSIBLE_CALLBACK_PLUGINS"):
         del runner.config.env[name]
     copying = threading.Thread(target=_copy, args=(output, log), daemon=True)
-    # Ctrl-C does not interrupt a thread: it would kill Ansible without its children. `interruption`
-    # ends all.
+    # In a thread, which Ctrl-C does not interrupt: ansible-runner would kill Ansible and leave its
+    # children. `interruption` ends all of them.
     running = threading.Thread(target=runner.run, daemon=True)
     with Follower(events, watcher.handle, Event):
         copying.start()
@@ -124,8 +129,8 @@ def _copy(output: int, log: Path) -> None:
     """Log Ansible's output without control sequences; of a long output, the start and the end."""
     decode = codecs.getincrementaldecoder("utf-8")("replace").decode
     kept, more, end = 0, 0, b""
-    with open(output, "rb", buffering=0) as said, log.open("w", encoding="utf-8") as file:
-        while chunk := said.read(2**16):
+    with open(output, "rb", buffering=0) as pipe, log.open("w", encoding="utf-8") as file:
+        while chunk := pipe.read(2**16):
             if kept < _LOG:
                 kept += file.write(printable(decode(chunk)))
                 file.flush()
@@ -155,23 +160,23 @@ def limited(paths: ClusterPaths, limit: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment variables that Ansible needs to run as gpubed runs it."""
-    needed = {
+    """Return the environment variables for Ansible, as `gpubed configure` sets them."""
+    variables = {
         "ANSIBLE_CONFIG": str(assets() / "ansible.cfg"),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "ANSIBLE_NOCOLOR": "1",
         # Ansible requires UTF-8; servers, cron and containers often have the locale C.
         "LC_ALL": "C.UTF-8",
-        # An inventory of an earlier gpubed lacks this setting.
+        # Inventories of former versions lack this setting.
         "ANSIBLE_HOST_KEY_CHECKING": "True",
     }
-    if wanted := os.environ.get(STRATEGY):
-        needed["ANSIBLE_STRATEGY"] = wanted
-    return needed
+    if strategy := os.environ.get(STRATEGY):
+        variables["ANSIBLE_STRATEGY"] = strategy
+    return variables
 
 
 def _inventory(paths: ClusterPaths) -> str:
-    """A relative path, since a comma in a path would make it a list of hosts."""
+    # A relative path: Ansible takes a path with a comma for a list of hosts.
     return f"--inventory={paths.inventory.relative_to(paths.project.root)}"
 
 
@@ -179,22 +184,22 @@ def where(folder: Path, due: Mapping[str, Sequence[str]] | None) -> list[str]:
     """Return the options that apply roles only where they are due (`playbooks/tasks/role.yml`)."""
     if due is None:
         return []
-    told = folder / "due.json"  # for many nodes, too long for a command line
-    files.write(told, json.dumps({"gpubed_due": due}).encode())
+    path = folder / "due.json"  # too long for a command line if there are many nodes
+    files.write(path, json.dumps({"gpubed_due": due}).encode())
     nodes = dict.fromkeys(name for names in due.values() for name in names)
-    return ["--extra-vars", f"@{told}", "--limit", ",".join(nodes)]
+    return ["--extra-vars", f"@{path}", "--limit", ",".join(nodes)]
 
 
-def _recognize(paths: ClusterPaths, names: Collection[str]) -> None:
-    """Check the host keys of nodes whose connection failed, as Ansible cannot; raise a mismatch."""
+def _check_host_keys(paths: ClusterPaths, names: Collection[str]) -> None:
+    """Raise `HostKeyMismatch` if a wrong host key made a connection fail, which Ansible hides."""
 
-    def look(node: Node) -> None:
+    def check(node: Node) -> None:
         try:
             greet(node, paths)
         except HostKeyMismatch:
             raise
         except GpubedError:
-            pass  # Ansible's own message stands
+            pass  # the caller reports Ansible's message
 
     nodes = [node for node in load_allocation(paths.allocation).nodes if node.name in names]
-    parallel.each(look, nodes)
+    parallel.each(check, nodes)

@@ -17,51 +17,52 @@ Due = dict[str, list[str]]
 
 
 def document(due: Due) -> list[dict[str, Any]]:
-    """Return due roles in the form of documents and events."""
+    """Return due roles as JSON documents and events have them."""
     return [{"name": role, "nodes": nodes} for role, nodes in due.items()]
 
 
 def now(cluster: Cluster) -> Due:
-    """Return the roles that are missing on nodes in the wanted version."""
-    return _together(cluster, _missing(cluster))
+    """Return the roles that nodes lack in the present version."""
+    return _ordered(cluster, _missing(cluster))
 
 
 def foreseen(
     paths: ClusterPaths,
     plan: ClusterPlan,
-    known: Allocation | None,
+    present: Allocation | None,
     *,
     anew: Collection[str],
     strange: Collection[str] = (),
     cut: Collection[str] = (),
     broken: Mapping[str, Collection[str]] | None = None,
 ) -> Due:
-    """Return the roles that will be due once the testbed has done what is planned.
+    """Return the roles that will be due after the planned changes on the testbed.
 
-    Nodes `anew` will be made, or made again; other host keys of `strange` nodes will be accepted;
-    `cut` nodes count as not configured, as do a `broken` role's services on its nodes.
+    Args:
+        present: The present allocation, if any.
+        anew: Nodes that will be created, or created again.
+        strange: Nodes whose other host keys will be accepted.
+        cut: Nodes whose configuration was interrupted: all roles are due.
+        broken: Nodes on which services of a role do not run, by role.
     """
     broken = broken or {}
-    expected = _expected(plan, known, anew, strange)
+    expected = _expected(plan, present, anew, strange)
     later = Cluster(paths, plan, expected)
     missing = _missing(later)
-    lacking = {
-        role: {*broken.get(role, ()), *cut, *missing.get(role, ())} for role in roles.active(plan)
-    }
-    stale = {
-        role: [node.name for node in expected.nodes if node.name in names]
-        for role, names in lacking.items()
-    }
-    return _together(later, stale)
+    stale = {}
+    for role in roles.active(plan):
+        names = {*broken.get(role, ()), *cut, *missing.get(role, ())}
+        stale[role] = [node.name for node in expected.nodes if node.name in names]
+    return _ordered(later, stale)
 
 
 def _missing(cluster: Cluster) -> Due:
-    wanted = roles.fingerprints(cluster.plan, cluster.allocation, cluster.paths.inventory)
-    return applied.missing(cluster.paths, cluster.allocation, wanted)
+    fingerprints = roles.fingerprints(cluster.plan, cluster.allocation, cluster.paths.inventory)
+    return applied.missing(cluster.paths, cluster.allocation, fingerprints)
 
 
-def _together(cluster: Cluster, missing: Due) -> Due:
-    """Sort due roles by order of application; roles that read all nodes are due on all of them."""
+def _ordered(cluster: Cluster, missing: Due) -> Due:
+    """Sort due roles by order of application; a role that reads all nodes is due on all of them."""
     everywhere = [node.name for node in cluster.allocation.nodes]
     return {
         role: everywhere if "nodes" in roles.reads(cluster.plan, role) else missing[role]
@@ -71,19 +72,19 @@ def _together(cluster: Cluster, missing: Due) -> Due:
 
 
 def _expected(
-    plan: ClusterPlan, known: Allocation | None, anew: Collection[str], strange: Collection[str]
+    plan: ClusterPlan, present: Allocation | None, anew: Collection[str], strange: Collection[str]
 ) -> Allocation:
-    """Return the expected allocation; a node that is yet to be made has no id, hence no record."""
-    there = {node.name: node.model_dump() for node in known.nodes} if known else {}
-    failed = {failure.node: {"failed": failure.reason} for failure in known.failed} if known else {}
-    backend, results = registry.backend(plan.backend), []
-    made_anew, unknown = frozenset(anew), frozenset(strange)
-    kept = {name: was for name, was in {**there, **failed}.items() if name not in made_anew}
+    """Return the expected allocation; nodes to create have no id, and so no applied roles."""
+    backend, results, kept = registry.backend(plan.backend), [], dict[str, dict[str, Any]]()
+    if present:
+        kept = {node.name: node.model_dump() for node in present.nodes}
+        kept |= {failure.node: {"failed": failure.reason} for failure in present.failed}
     for node in plan.nodes:
-        made = {"id": "", "control_address": str(node.control_address), "host_keys": []}
-        result = kept.get(node.name, made)
-        if node.name in unknown:
-            result = {**result, "host_keys": []}  # others than those that we know
+        result = {"id": "", "control_address": str(node.control_address), "host_keys": []}
+        if node.name not in anew:
+            result = kept.get(node.name, result)
+        if node.name in strange:
+            result = {**result, "host_keys": []}  # unknown until they are accepted
         results.append({**result, **backend.foretold(plan, node)})
-    uuid, one_host = (known.uuid, known.one_host) if known else ("", False)
+    uuid, one_host = (present.uuid, present.one_host) if present else ("", False)
     return Allocation.model_validate(allocation(plan, uuid, results, one_host=one_host))

@@ -1,6 +1,7 @@
 """Events of a run of Ansible, as the callback plugin `gpubed_events` writes them.
 
-Answers of tasks come from nodes, so each event has a fixed shape and short, harmless texts.
+Nodes, which are not trusted, write the answers of tasks: events have a fixed shape and short,
+printable texts.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _Words = Annotated[str, StringConstraints(max_length=4100), AfterValidator(print
 
 
 class Event(BaseModel):
-    """A phase begins, a task begins or has a result on a node, or the run ends."""
+    """The start of a phase or a task, the result of a task on a node, or the end of the run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -37,32 +38,36 @@ class Event(BaseModel):
     task: _Name = ""
     host: _Name = ""
     seconds: Annotated[FiniteFloat, Field(ge=0)] = 0.0
-    # At the end, the number of changed tasks by node
+    # Whether the task changed the node; at the end of the run, the number of such tasks by node.
     changed: bool | dict[_Name, Annotated[int, Field(ge=0)]] = False
     reason: _Words | None = None
 
 
 @dataclass
 class Outcome:
-    """The outcome of a run of the playbooks."""
+    """The outcome of a run of a playbook."""
 
-    # Number of changed tasks by node, of those that took part
-    changed: dict[str, int] = field(default_factory=dict)
+    changed: dict[str, int] = field(default_factory=dict)  # number of changed tasks by node
     phases: dict[str, float] = field(default_factory=dict)  # seconds by phase
-    log: Path | None = None  # ansible's output; of a long one, its beginning and end
+    log: Path | None = None  # Ansible's output; of a long output, the start and the end
 
 
 class Watcher:
-    """Turns Ansible's events into gpubed's and remembers the first failure."""
+    """Turns Ansible's events into gpubed's.
+
+    Attributes:
+        failure: The first failure, as a message.
+        lost: Nodes to which the connection failed.
+    """
 
     def __init__(self) -> None:
         self.outcome = Outcome()
         self.failure: str | None = None
-        self.left: set[str] = set()
+        self.lost: set[str] = set()
         self._phase: str | None = None
         self._since = 0.0
-        self._worked: dict[str, float] = defaultdict(float)
-        self._lost: set[str] = set()
+        self._seconds: dict[str, float] = defaultdict(float)  # of tasks in this phase, by node
+        self._failed: set[str] = set()  # nodes in this phase
 
     def handle(self, event: Event) -> None:
         """Handle the next event."""
@@ -84,29 +89,29 @@ class Watcher:
         if self._phase:
             seconds = round(now - self._since, 2)
             self.outcome.phases[self._phase] = seconds
-            worked = {node: round(took, 2) for node, took in self._worked.items()}
-            status = "failed" if self._lost else "done"
-            emit("phase", phase=self._phase, status=status, seconds=seconds, nodes=worked)
-        self._worked.clear()
-        self._lost.clear()
+            nodes = {node: round(took, 2) for node, took in self._seconds.items()}
+            status = "failed" if self._failed else "done"
+            emit("phase", phase=self._phase, status=status, seconds=seconds, nodes=nodes)
+        self._seconds.clear()
+        self._failed.clear()
         self._phase, self._since = phase if phase in PHASES else None, now
         if self._phase:
             emit("phase", phase=self._phase, status="started")
 
     def _host(self, result: Event) -> None:
         host, task = result.host, result.task
-        # Mark the node's words, so that no line looks like gpubed's own.
+        # Indented, so that a node's text cannot pass for a line of gpubed.
         reason = "\n  | ".join((result.reason or "").splitlines())
-        if _UNTRUSTED.search(reason):  # pip tells it in ten lines
+        if _UNTRUSTED.search(reason):  # ten lines in pip's output
             reason = NOT_TRUSTED
-        self._worked[host] += result.seconds
-        if result.role:  # the ledger is written after a role that failed, too
-            self._lost.discard(host)  # the node goes on: a block rescued it
+        self._seconds[host] += result.seconds
+        if result.role:  # the ledger's tasks, which also run after a failure, have no role
+            self._failed.discard(host)  # a block rescued the node
         if result.event in ("failed", "unreachable"):
-            self._lost.add(host)
+            self._failed.add(host)
             # Mitogen reports a lost connection as a failure of the task.
             if result.event == "unreachable" or reason.startswith(_BROKE):
-                self.left.add(host)
+                self.lost.add(host)
             part = result.role or self._phase
             where = f"{part}: {task}" if part else task
             self.failure = self.failure or f"{where} failed on {host}: {reason}"

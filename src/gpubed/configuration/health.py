@@ -1,6 +1,6 @@
-"""Asks nodes for their health, and selects those that jobs may use.
+"""Reads the health of nodes, and selects the nodes that jobs may use.
 
-Each node checks itself and remembers (`gpubed-health` of role health), without a controller.
+Each node checks itself and keeps the result (`gpubed-health` of role health), without a controller.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from gpubed.nodes.ssh import SSH, CommandFailed, Unreachable, greet
 from gpubed.spec.plan import ClusterPlan
 
 _PROGRAM = "sudo -n gpubed-health"
-# Longer than the sum of its probes' timeouts.
-_LOOK_S = 120.0
-_SHOWN = 200  # characters of what a node says instead of an answer
+_LOOK_S = 120.0  # longer than the sum of the probes' timeouts
+_SHOWN = 200  # characters of an error that a node prints instead of an answer
 _PROBLEMS = 20
 State = Literal["well", "failing", "quarantined", "unreachable"]
 
@@ -31,23 +30,23 @@ State = Literal["well", "failing", "quarantined", "unreachable"]
 class Quarantine(BaseModel):
     """Why and since when (UTC, ISO 8601) no job starts on a node.
 
-    `own` tells whether the node quarantined itself.
+    `own` is true if the node quarantined itself.
     """
 
     model_config = ConfigDict(frozen=True)
 
     reason: reading.Line
     since: reading.Name
-    own: bool = False  # absent in answers of a former version of the role
+    own: bool = False  # missing in answers of former versions of the role
 
     @property
     def is_by_hand(self) -> bool:
-        """Whether a person set the quarantine, rather than the node or the end of its lease."""
+        """Whether a user set the quarantine, rather than the node or the end of its lease."""
         return not (self.own or node_lease.is_reason(self.reason))
 
 
 class NodeHealth(BaseModel):
-    """The health of a node; `problems` are descriptions of what is wrong."""
+    """The health of a node, with a sentence for each problem."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -68,8 +67,9 @@ class NodeHealth(BaseModel):
     @property
     def is_held_by_lease(self) -> bool:
         """Whether the end of its lease is the only reason why jobs do not use the node."""
-        held = self.quarantine
-        return held is not None and node_lease.is_reason(held.reason) and not self.problems
+        quarantine = self.quarantine
+        ends = quarantine is not None and node_lease.is_reason(quarantine.reason)
+        return ends and not self.problems
 
     @property
     def reason(self) -> str:
@@ -77,20 +77,20 @@ class NodeHealth(BaseModel):
         return "; ".join([*([self.quarantine.reason] if self.quarantine else []), *self.problems])
 
 
-class _Told(BaseModel):
-    """A node's untrusted answer, of any length."""
+class _Answer(BaseModel):
+    """A node's answer, which is not trusted and may have any length."""
 
     problems: tuple[reading.Line, ...] = ()
     quarantine: Quarantine | None = None
 
 
 def look(paths: ClusterPaths, nodes: Iterable[Node]) -> list[NodeHealth]:
-    """Ask all nodes at once; a node that does not answer is reported as unreachable."""
+    """Return the health of nodes, asked in parallel; silent nodes are `unreachable`."""
     return parallel.each(lambda node: _look(paths, node), nodes)
 
 
 def is_told(plan: ClusterPlan) -> bool:
-    """Return whether nodes check their own health and can be asked."""
+    """Return whether the nodes of a plan check their own health."""
     return plan.spec.configure and "health" in roles.active(plan)
 
 
@@ -103,9 +103,10 @@ def unwell(cluster: Cluster) -> list[NodeHealth]:
 
 
 def usable(cluster: Cluster) -> tuple[Cluster, list[NodeHealth]]:
-    """Return the cluster without the nodes that are not well, and why each is left out.
+    """Return the cluster without its unhealthy nodes, and the health of the latter.
 
-    Raises `GpubedError` if the head is not well, `Unreachable` if it does not answer.
+    Raises:
+        GpubedError: The head is unhealthy; `Unreachable` if it does not answer.
     """
     allocation = cluster.allocation
     left_out = {found.node: found for found in unwell(cluster)}
@@ -128,7 +129,7 @@ def quarantine(paths: ClusterPaths, allocation: Allocation, name: str, reason: s
 
 
 def requalify(paths: ClusterPaths, allocation: Allocation, name: str) -> NodeHealth:
-    """End a node's quarantine if nothing is wrong with it any more; return its health."""
+    """End a node's quarantine if it has no problem any more; return its health."""
     node = allocation.node(name)
     with SSH(node, paths) as session:
         session.run(f"{_PROGRAM} requalify", check=False)
@@ -147,14 +148,14 @@ def ask(session: SSH, paths: ClusterPaths, node: Node) -> NodeHealth:
     """Ask a node for its health in an open session."""
     try:
         answer = session.run(f"{_PROGRAM} status", timeout=_LOOK_S, check=False)
-    except CommandFailed as error:  # a GPU that hangs makes no node unreachable
+    except CommandFailed as error:  # cut off: a GPU may hang, but the node is reachable
         return NodeHealth(node=node.name, problems=(error.headline,))
     try:
-        told = reading.reply(answer.stdout, "its health").json(_Told)
+        health = reading.reply(answer.stdout, "its health").json(_Answer)
     except Unreadable:
-        mute = f"it cannot tell how it is: {reading.tail(answer.stderr, 1, _SHOWN) or 'no word'}"
+        why = f"gpubed-health fails: {reading.tail(answer.stderr, 1, _SHOWN) or 'no output'}"
         repair = f"gpubed configure {paths.name} --tags health"
-        return NodeHealth(node=node.name, problems=(f"{mute}; repair: {repair}",))
-    problems, more = told.problems[:_PROBLEMS], len(told.problems) - _PROBLEMS
+        return NodeHealth(node=node.name, problems=(f"{why}; repair: {repair}",))
+    problems, more = health.problems[:_PROBLEMS], len(health.problems) - _PROBLEMS
     problems += (f"and {more} more",) if more > 0 else ()
-    return NodeHealth(node=node.name, problems=problems, quarantine=told.quarantine)
+    return NodeHealth(node=node.name, problems=problems, quarantine=health.quarantine)

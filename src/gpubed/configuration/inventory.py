@@ -1,6 +1,6 @@
-"""Writes an allocation to files that Ansible and OpenSSH read.
+"""Writes an allocation as an inventory of Ansible, and as ssh_config and known_hosts of OpenSSH.
 
-They work without gpubed: an ordinary inventory, ssh_config and known_hosts.
+These files work without gpubed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gpubed.configuration import roles
 from gpubed.core import files
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.text import ssh_path
-from gpubed.nodes.allocation import Allocation, Cluster, Hop, Node, load
+from gpubed.nodes.allocation import Allocation, Cluster, Hop, Node, known_as, load
 from gpubed.nodes.ssh import CONNECT_S
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import registry
@@ -22,11 +22,11 @@ from gpubed.testbeds import registry
 _MARK = "# Written by `gpubed configure {} --files-only`; edit cluster.yml instead.\n"
 # libyaml, if PyYAML has it, takes a tenth of the time for a thousand nodes.
 _DUMPER = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper
-# Resolved, since an inventory may be reached through a link.
+# Resolved, as the inventory's folder may be a link.
 _STATE = "{{ inventory_dir | realpath }}/../../.gpubed/"
 
 
-class _Told(str):
+class _Untrusted(str):
     """A text of a testbed or a node, such as a host key, in which Ansible expands no templates."""
 
 
@@ -34,16 +34,18 @@ class _Dumper(_DUMPER):  # type: ignore[misc, valid-type]
     pass
 
 
-_Dumper.add_representer(_Told, lambda dumper, text: dumper.represent_scalar("!unsafe", str(text)))
+_Dumper.add_representer(
+    _Untrusted, lambda dumper, text: dumper.represent_scalar("!unsafe", str(text))
+)
 
 
 def render(cluster: Cluster) -> list[Path]:
     """Write inventory, variables, ssh_config, known_hosts, allocation; return the changed files."""
     for folder in (cluster.paths.facts, cluster.paths.applied):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    wanted = _texts(cluster)
+    texts = _texts(cluster)
     cluster.paths.former_variables.unlink(missing_ok=True)
-    return [path for path, text in wanted.items() if files.write_if_changed(path, text)]
+    return [path for path, text in texts.items() if files.write_if_changed(path, text)]
 
 
 def render_ssh(paths: ClusterPaths) -> None:
@@ -53,10 +55,9 @@ def render_ssh(paths: ClusterPaths) -> None:
 
 
 def is_rendered(cluster: Cluster) -> bool:
-    """Return whether `render` would change nothing: a killed run may have left any mixture."""
-    wanted = _texts(cluster)
+    """Return whether `render` would change nothing; a killed run may have written some files."""
     return not cluster.paths.former_variables.exists() and all(
-        files.has(p, text) for p, text in wanted.items()
+        files.has(path, text) for path, text in _texts(cluster).items()
     )
 
 
@@ -65,13 +66,13 @@ def _texts(cluster: Cluster) -> dict[Path, str]:
     if not allocation.nodes:
         return {paths.allocation: allocation.model_dump_json(indent=2) + "\n"}
     versions = roles.fingerprints(cluster.plan, allocation, paths.inventory)
-    own = {node: {"gpubed_fingerprints": of_roles} for node, of_roles in versions.items()}
-    given = {"all": {"vars": variables(cluster.plan, allocation), "hosts": own}}
+    hosts = {node: {"gpubed_fingerprints": of_roles} for node, of_roles in versions.items()}
+    common = {"all": {"vars": variables(cluster.plan, allocation), "hosts": hosts}}
     mark = _MARK.format(cluster.name)
     return {
         paths.allocation: allocation.model_dump_json(indent=2) + "\n",
         paths.hosts: mark + text(allocation),
-        paths.variables: mark + _yaml(given),
+        paths.variables: mark + _yaml(common),
         paths.known_hosts: known_hosts(allocation),
         paths.ssh_config: mark + ssh_config(allocation, paths),
     }
@@ -86,10 +87,10 @@ def text(allocation: Allocation) -> str:
         group["hosts"][node.name] = {}
     machines = {
         node.name: {
-            "ansible_host": _plain(node.control_address),
+            "ansible_host": _untrusted(node.control_address),
             "ansible_port": node.port,
-            "ansible_user": _plain(node.user),
-            "gpubed_node_id": _plain(node.id),
+            "ansible_user": _untrusted(node.user),
+            "gpubed_node_id": _untrusted(node.id),
         }
         for node in allocation.nodes
     }
@@ -104,12 +105,12 @@ def variables(plan: ClusterPlan, allocation: Allocation) -> dict[str, Any]:
     }
     return {
         "ansible_ssh_common_args": "-F {{ (gpubed_state_dir ~ '/ssh_config') | quote }}",
-        # Overrides ANSIBLE_HOST_KEY_CHECKING, which ansible-runner sets to False; mitogen would
-        # then override the ssh_config.
+        # ansible-runner sets ANSIBLE_HOST_KEY_CHECKING to False, with which mitogen would override
+        # the ssh_config.
         "ansible_host_key_checking": True,
         "gpubed_cluster": allocation.cluster,
         "gpubed_uuid": allocation.uuid,
-        "gpubed_user": _plain(allocation.head.user),
+        "gpubed_user": _untrusted(allocation.head.user),
         "gpubed_head": allocation.head.name,
         "gpubed_behind": bool(allocation.head.via),
         "gpubed_one_host": allocation.one_host,
@@ -117,47 +118,45 @@ def variables(plan: ClusterPlan, allocation: Allocation) -> dict[str, Any]:
         "gpubed_secrets_dir": "{{ gpubed_state_dir }}/secrets",
         "gpubed_environment": registry.backend(allocation.backend).environment(),
         "gpubed_nodes": [
-            _plain(node.model_dump(mode="json", exclude={"id", "group", "user", "via"}))
+            _untrusted(node.model_dump(mode="json", exclude={"id", "group", "user", "via"}))
             for node in allocation.nodes
         ],
-        "gpubed_networks": _plain(networks),
+        "gpubed_networks": _untrusted(networks),
         "gpubed_phases": roles.by_phase(plan),
         **roles.variables(plan),
     }
 
 
-def _plain(value: Any) -> Any:
-    """Mark texts of a testbed or a node so that Ansible does not expand templates in them."""
+def _untrusted(value: Any) -> Any:
+    """Mark the texts in a value of a testbed or a node as `_Untrusted`."""
     if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
+        return {key: _untrusted(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_plain(inner) for inner in value]
-    return _Told(value) if isinstance(value, str) and "{" in value else value
+        return [_untrusted(inner) for inner in value]
+    return _Untrusted(value) if isinstance(value, str) and "{" in value else value
 
 
 def known_hosts(allocation: Allocation) -> str:
     """Return the host keys of all nodes, by name and by address."""
     lines = []
     for node in allocation.nodes:
-        names = [node.name, node.control_address]
-        if node.port != 22:
-            names = [node.name, f"[{node.control_address}]:{node.port}"]
-        lines += [f"{','.join(names)} {key}\n" for key in node.host_keys]
-    for way, name in _hops(allocation).items():
-        lines += [f"{name} {key}\n" for key in way[-1].host_keys]
+        names = f"{node.name},{known_as(node.control_address, node.port)}"
+        lines += [f"{names} {key}\n" for key in node.host_keys]
+    for chain, name in _hops(allocation).items():
+        lines += [f"{name} {key}\n" for key in chain[-1].host_keys]
     return "".join(lines)
 
 
 def _hops(allocation: Allocation) -> dict[tuple[Hop, ...], str]:
-    """Return a name for each hop, by the chain of hops up to it."""
-    ways = [node.via[: i + 1] for node in allocation.nodes for i in range(len(node.via))]
-    return {way: f"hop-{number}" for number, way in enumerate(dict.fromkeys(ways), 1)}
+    """Return a name for each hop, by the chain of hops that ends with it."""
+    chains = [node.via[: i + 1] for node in allocation.nodes for i in range(len(node.via))]
+    return {chain: f"hop-{number}" for number, chain in enumerate(dict.fromkeys(chains), 1)}
 
 
 def ssh_config(allocation: Allocation, paths: ClusterPaths) -> str:
     """Return an OpenSSH configuration; host keys are always checked.
 
-    Nodes have their name and `head` as aliases, and are reached through their hops.
+    Nodes have the aliases of their name, their address and, for the head, `head`.
     """
     hops = _hops(allocation)
 
@@ -165,7 +164,7 @@ def ssh_config(allocation: Allocation, paths: ClusterPaths) -> str:
         names: str, alias: str, address: str, at: Hop | Node, via: tuple[Hop, ...], key: str | None
     ) -> str:
         jump = f"  ProxyJump {hops[via]}\n" if via else ""
-        # An agent may hold the user's key, with a passphrase.
+        # An SSH agent may hold the user's own key.
         only = "" if key else "  IdentitiesOnly yes\n"
         return (
             f"Host {names}\n"
@@ -178,8 +177,8 @@ def ssh_config(allocation: Allocation, paths: ClusterPaths) -> str:
         )
 
     blocks = [
-        block(name, name, way[-1].address, way[-1], way[:-1], way[-1].identity)
-        for way, name in hops.items()
+        block(name, name, hop.address, hop, tuple(before), hop.identity)
+        for (*before, hop), name in hops.items()
     ]
     for node in allocation.nodes:
         names = f"{node.name} head" if node.role == "head" else node.name
@@ -191,7 +190,7 @@ def ssh_config(allocation: Allocation, paths: ClusterPaths) -> str:
         "  GlobalKnownHostsFile /dev/null\n"
         "  StrictHostKeyChecking yes\n"
         "  PasswordAuthentication no\n"
-        # Includes the wait for the banner: a hanging or paused node accepts connections.
+        # Also limits the wait for the banner: a paused node accepts connections.
         f"  ConnectTimeout {CONNECT_S:.0f}\n"
         "  ServerAliveInterval 15\n"
     )

@@ -1,6 +1,6 @@
-"""Remembers the port at which JupyterLab was set up last; all services are behind it.
+"""Records the port on which JupyterLab runs, which also serves the status page and other services.
 
-cluster.yml may have a port that was not applied yet; the record keeps the applied one.
+`cluster.yml` may have another port that is not applied yet.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from gpubed.nodes.allocation import Cluster
 
 
 def remember(cluster: Cluster) -> None:
-    """Record the port of JupyterLab after its setup, or that there is none."""
+    """Record the port of JupyterLab after its setup; None without JupyterLab."""
     lab = cluster.plan.spec.services.jupyterlab
     port = lab.port if lab else None
     if record.read(cluster.paths).jupyterlab_port != port:
-        with record.changed(cluster.paths) as known:
-            known.jupyterlab_port = port
+        with record.changed(cluster.paths) as changed:
+            changed.jupyterlab_port = port
 
 
 def is_due(cluster: Cluster) -> bool:
@@ -36,10 +36,10 @@ def port(cluster: Cluster) -> int:
 
 
 def pending(cluster: Cluster) -> list[str]:
-    """Return a line about JupyterLab settings of cluster.yml that are not applied yet, if any."""
-    lab, kept = cluster.plan.spec.services.jupyterlab, record.read(cluster.paths).jupyterlab_port
-    if kept is None or not cluster.allocation.nodes or (lab and lab.port == kept):
+    """Return a line about a port of JupyterLab in cluster.yml that is not applied yet, if any."""
+    lab, applied = cluster.plan.spec.services.jupyterlab, record.read(cluster.paths).jupyterlab_port
+    if applied is None or not cluster.allocation.nodes or (lab and lab.port == applied):
         return []
     wanted = f"port {lab.port} for JupyterLab" if lab else "no JupyterLab"
-    where = f"which is at port {kept}: gpubed up {cluster.name} applies it"
+    where = f"which is at port {applied}: gpubed up {cluster.name} applies it"
     return [f"cluster.yml says {wanted}, {where}"]

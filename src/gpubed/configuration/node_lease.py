@@ -1,7 +1,6 @@
-"""Tells nodes the end of their lease, which they act on without a controller.
+"""Writes the end of the lease to nodes, which act on it without a controller.
 
-Each node looks and acts itself (`gpubed-lease` of role health); telling it takes a second and no
-playbook.
+`gpubed-lease` of role health keeps and checks the time; writing it takes a second and no playbook.
 """
 
 from __future__ import annotations
@@ -29,45 +28,48 @@ def is_reason(reason: str) -> bool:
     return reason.startswith(_REASON)
 
 
-def are_to_mind(plan: ClusterPlan) -> bool:
-    """Return whether nodes act on the end of their lease themselves."""
-    wanted = plan.spec.lease.on_nodes is not None and plan.spec.configure
-    return wanted and "health" in roles.active(plan)
+def is_on(plan: ClusterPlan) -> bool:
+    """Return whether the nodes of a plan act on the end of their lease themselves."""
+    is_declared = plan.spec.lease.on_nodes is not None and plan.spec.configure
+    return is_declared and "health" in roles.active(plan)
 
 
 def tell(
-    cluster: Cluster, until: datetime | None, left_s: float, known: Mapping[str, str]
+    cluster: Cluster, until: datetime | None, left_s: float, written: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Tell all nodes at once that their lease ends, except those that know it already.
+    """Write the end of the lease to all nodes that do not have it yet.
 
-    `left_s` is the time until then by this machine's clock. `known`, and the first result, are the
-    words that each node was told last, by its id; the second is why others were not told, by name.
+    Args:
+        until: The end of the lease; None removes it from nodes.
+        left_s: Seconds until then by the controller's clock.
+        written: The JSON text that was written to each node last, by node id.
+
+    Returns:
+        The texts that nodes have now, by node id; the errors of nodes that failed, by name.
     """
-    policy = cluster.plan.spec.lease.on_nodes if are_to_mind(cluster.plan) else None
-    said: dict[str, object] = {}
+    policy = cluster.plan.spec.lease.on_nodes if is_on(cluster.plan) else None
+    lease: dict[str, object] = {}
     if policy and until:
-        # Formatted to the second, as the node compares it.
+        # Formatted to the second, as the node compares texts.
         end = until.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S+00:00")
-        said = {"cluster": cluster.allocation.uuid, "name": cluster.name, "until": end}
-        said |= {"warning": policy.warning, "stop": policy.stop}
-        # An own host may have other users.
-        said |= {"everyone": cluster.plan.spec.backend.releases}
-    words = json.dumps(said) if said else ""
-    stale = [node for node in cluster.allocation.nodes if known.get(node.id, "") != words]
-    what = ("tell", json.dumps({**said, "left_s": left_s})) if said else ("forget",)
-    faults = parallel.each(partial(_tell, cluster.paths, what), stale)
+        lease = {"cluster": cluster.allocation.uuid, "name": cluster.name, "until": end}
+        lease |= {"warning": policy.warning, "stop": policy.stop}
+        # Own hosts, which are not released, may have other users.
+        lease |= {"everyone": cluster.plan.spec.backend.releases}
+    text = json.dumps(lease) if lease else ""
+    nodes = cluster.allocation.nodes
+    stale = [node for node in nodes if written.get(node.id, "") != text]
+    words = ("tell", json.dumps({**lease, "left_s": left_s})) if lease else ("forget",)
+    faults = parallel.each(partial(_tell, cluster.paths, words), stale)
     failed = {node.name: why for node, why in zip(stale, faults, strict=True) if why}
-    now = {
-        node.id: known.get(node.id, "") if node.name in failed else words
-        for node in cluster.allocation.nodes
-    }
-    return {id_: one for id_, one in now.items() if one}, failed
+    now = {node.id: written.get(node.id, "") if node.name in failed else text for node in nodes}
+    return {id_: text for id_, text in now.items() if text}, failed
 
 
-def _tell(paths: ClusterPaths, what: tuple[str, ...], node: Node) -> str:
+def _tell(paths: ClusterPaths, words: tuple[str, ...], node: Node) -> str:
     try:
         with SSH(node, paths) as session:
-            session.run(f"{_PROGRAM}{' %s' * len(what)}", *what)
+            session.run(f"{_PROGRAM}{' %s' * len(words)}", *words)
     except CommandFailed as error:
         if error.result.exit_code != 127:
             return error.message

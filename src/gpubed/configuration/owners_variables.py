@@ -1,8 +1,7 @@
-"""Checks the owner's variables beside the inventory: group_vars and host_vars.
+"""Checks the user's variables beside the inventory: group_vars and host_vars.
 
-Ansible reads them only after nodes have been made, and does not name the file of an error. So
-their syntax is checked first; their meaning is not. Changes are detected by checksums, because
-the variables may hold secrets.
+Ansible reads them only after nodes have been created, and does not name the file of an error. So
+gpubed checks their YAML first. It detects changes by checksums, as variables may hold secrets.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ def faults(paths: ClusterPaths) -> list[SpecError]:
 
 
 def require_readable(paths: ClusterPaths) -> None:
-    """Raise a `UsageError` that lists all YAML errors in the owner's variables, if any."""
+    """Raise a `UsageError` with all YAML errors in the user's variables, if any."""
     if found := faults(paths):
         lines = "\n".join(f"  {fault}" for fault in found)
         raise UsageError(f"variables of {paths.name} cannot be read:\n{lines}")
 
 
 def of_groups(inventory: Path) -> list[Path]:
-    """Return the owner's files in group_vars."""
+    """Return the user's files in group_vars."""
     folder = inventory / _GROUPS
     return [path for path in _files(folder) if path != folder / _FORMER]
 
@@ -63,7 +62,7 @@ def of_hosts(inventory: Path) -> dict[str, list[Path]]:
 def checksums(inventory: Path, nodes: Iterable[str]) -> dict[str, str]:
     """Return the checksums of group_vars and of each node's host_vars, by a name for messages.
 
-    There is a checksum even without files, so that files added later are a change.
+    Without files, there is a checksum too: files that are added later are a change.
     """
     hosts = of_hosts(inventory)
     return {

@@ -1,8 +1,8 @@
-"""Predicts how the roles' installations would change an owner's packages.
+"""Predicts how the packages of roles would change an own host.
 
-A role names its packages in `meta/gpubed.yml`. The program of role base that installs them only
-looks here. Packages that depend on what a role finds on the node, such as a compiler's, are not
-predicted: the role refuses those itself.
+A role lists its packages in `meta/gpubed.yml`. The installer of role base (`packages.py look`)
+simulates their installation. Packages that a role chooses on the node, such as a compiler, are not
+predicted: the role itself refuses changes by them.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from gpubed.nodes.ssh import SSH, run_program
 from gpubed.spec.plan import ClusterPlan, NodePlan
 from gpubed.testbeds.base import Finding
 
-_DAY = 86400  # after which roles renew package lists
+_DAY = 86400  # age in seconds after which roles renew package lists
 _DRIVER = "nvidia_driver"
 _TEMPLATING = threading.Lock()  # Ansible's loader of plugins is not safe for threads
-# Errors about packages of a source that a role adds first.
+# Errors about packages from sources that a role adds before it installs them.
 _TO_COME = re.compile("Unable to locate|no installation candidate|was not found")
 
 
@@ -42,7 +42,7 @@ class _Model(BaseModel):
 
 
 class Change(_Model):
-    """A package that would change: how, in words, and whether gpubed refuses it."""
+    """A package that would change; `says` describes how."""
 
     package: reading.Name
     says: reading.Line
@@ -50,7 +50,7 @@ class Change(_Model):
 
 
 class Installation(_Model):
-    """Changes by a role's packages; `failed` is why apt cannot predict them."""
+    """Packages that come or change with a role; `failed` is why apt cannot predict them."""
 
     role: reading.Name
     comes: tuple[reading.Name, ...] = ()
@@ -59,67 +59,66 @@ class Installation(_Model):
 
 
 class Looked(_Model):
-    """A host's answer."""
+    """The output of `packages.py look`."""
 
     schema_: Literal["gpubed/packages/1"] = Field(alias="schema")
-    lists_age_s: float | None  # none if it has no package lists
-    # Packages whose installation dpkg began and did not end
-    unfinished: tuple[reading.Name, ...] = ()
-    edits: tuple[reading.Line, ...] = ()  # files of those asked for that exist
+    lists_age_s: float | None  # None without package lists
+    unfinished: tuple[reading.Name, ...] = ()  # packages that dpkg has not finished installing
+    edits: tuple[reading.Line, ...] = ()  # existing files that roles edit
     roles: tuple[Installation, ...] = ()
 
 
 def look(ssh: SSH, plan: ClusterPlan, node: NodePlan, replaced: str = "") -> list[Finding]:
-    """Ask a host what the roles' packages would change there, without changing anything.
+    """Predict how the packages of all roles would change a host.
 
-    `replaced` is the version of the driver that would be replaced there; empty for none.
+    `replaced` is the version of the installed driver if it would be replaced, else empty.
     """
     active = roles.active(plan)
-    asked = {
+    request = {
         "wanted": {role: listed(plan, role, node, "packages") for role in active},
         "unless": {role: roles.meta(role).packages_unless for role in active},
         "replaced": {_DRIVER: replaced} if replaced else {},
         "may_change": plan.spec.packages.may_change,
         "edits": sorted({path for role in active for path in listed(plan, role, node, "edits")}),
     }
-    said = run_program(ssh, "base/files/packages.py", "look", json.dumps(asked))
-    looked = reading.reply(said.stdout, f"what {ssh.node.name} tells about its packages")
-    found = looked.json(Looked)
-    news = [] if ssh.node.id else _news(found, plan, node)
-    return [*_findings(found, plan, node), *news]
+    output = run_program(ssh, "base/files/packages.py", "look", json.dumps(request)).stdout
+    looked = reading.reply(output, f"the packages of {ssh.node.name}").json(Looked)
+    news = [] if ssh.node.id else _news(looked, plan, node)
+    return [*_findings(looked, plan, node), *news]
 
 
 def replaced_drivers(sessions: Mapping[str, SSH], plan: ClusterPlan) -> dict[str, str]:
-    """Return the versions of drivers that would be replaced, because the recipe cannot use them.
+    """Return by node the versions of drivers that would be replaced, as the recipe cannot use them.
 
-    The result is by node, without hosts that do not answer.
+    Hosts that do not answer are left out.
     """
     table = reading.file(assets() / "roles/hardware/files/nvidia-gpus.json").text()
     facts = {}
     for name, ssh in sessions.items():
         with suppress(GpubedError):
-            said = run_program(ssh, "hardware/files/gpubed-facts", "--table", table)
-            facts[name] = reading.reply(said.stdout, f"what {name} is made of").json(Facts)
+            output = run_program(ssh, "hardware/files/gpubed-facts", "--table", table).stdout
+            facts[name] = reading.reply(output, f"the hardware of {name}").json(Facts)
     if not facts:
         return {}
-    known = _variables(plan, _DRIVER, next(node for node in plan.nodes if node.name in facts))
+    variables = _variables(plan, _DRIVER, next(node for node in plan.nodes if node.name in facts))
     offers = {
         source: [nvidia_driver.Offer(**offer) for offer in offers]
-        for source, offers in _value(known, "{{ __nvidia_driver_offers }}").items()
+        for source, offers in _value(variables, "{{ __nvidia_driver_offers }}").items()
     }
     recipe = nvidia_driver.Wanted(
-        oldest=known["nvidia_driver_oldest"] or None, cuda=known["nvidia_driver_cuda"] or None
+        oldest=variables["nvidia_driver_oldest"] or None,
+        cuda=variables["nvidia_driver_cuda"] or None,
     )
     try:
         choice = nvidia_driver.choose(facts, offers, recipe, {n.name: n.gpus for n in plan.nodes})
     except nvidia_driver.NoDriver:
-        return {}  # the role says why
+        return {}  # the role reports it
     versions = {name: facts[name].driver.installed for name in choice.replaced}
     return {name: version for name, version in versions.items() if version}
 
 
 def listed(plan: ClusterPlan, role: str, node: NodePlan, key: str) -> list[str]:
-    """Render a list that a role's `meta/gpubed.yml` gives as a template, such as `packages`."""
+    """Render a list of a role's `meta/gpubed.yml` that is a template, such as `packages`."""
     template = getattr(roles.meta(role), key)
     with _TEMPLATING:
         return list(_value(_variables(plan, role, node), template)) if template else []
@@ -136,45 +135,46 @@ def _findings(looked: Looked, plan: ClusterPlan, node: NodePlan) -> Iterator[Fin
             f"{name}: packages that gpubed did not install: {'; '.join(refused.values())}",
             f"if they may change, write into cluster.yml: packages: {{may_change: [{names}]}}",
         )
-    said = [f"{change.says} (allowed)" for change in changes if not change.refused]
-    said += [
-        f"apt cannot tell what {one.role} would change ({one.failed})"
+    notes = [f"{change.says} (allowed)" for change in changes if not change.refused]
+    notes += [
+        f"apt cannot predict the changes by role {one.role} ({one.failed})"
         for one in looked.roles
         if one.failed and not _TO_COME.search(one.failed)
     ]
     if looked.unfinished:
-        said.append(f"`up` first lets dpkg finish {', '.join(looked.unfinished)}")
+        notes.append(f"`up` first lets dpkg finish {', '.join(looked.unfinished)}")
     if looked.lists_age_s is None:
-        said.append("it has no package lists, so other changes are not known")
+        notes.append("it has no package lists, so other changes are unknown")
     elif looked.lists_age_s > _DAY:
         days = f"{looked.lists_age_s / _DAY:.0f} days"
-        said.append(f"its package lists are {days} old; with newer ones more may change")
-    if said or not refused:
-        yield Finding(id_, True, f"{name}: {'; '.join(said) or 'no package of its owner changes'}")
+        notes.append(f"its package lists are {days} old; with newer ones more may change")
+    if notes or not refused:
+        yield Finding(id_, True, f"{name}: {'; '.join(notes) or 'no package of its owner changes'}")
 
 
 def _news(looked: Looked, plan: ClusterPlan, node: NodePlan) -> list[Finding]:
-    """Describe what a host that is no node yet would get: packages, edited files, units."""
+    """Describe the packages, edited files and units that a new host would get."""
     comes = sorted({package for one in looked.roles for package in one.comes})
     units = {
         one.name
         for one in roles.units(plan)
         if one.node in (None, node.name) and not (one.where_enabled or one.is_file)
     }
-    said = {
+    lines = {
         "would get the packages": comes,
         "would run the units": sorted(units),
         "has files that roles would edit:": looked.edits,
     }
     return [
         Finding(f"news.{node.name}", True, f"{node.name} {what} {', '.join(names)}")
-        for what, names in said.items()
+        for what, names in lines.items()
         if names
     ]
 
 
-def _value(known: Mapping[str, Any], template: str) -> Any:
-    return Templar(loader=_loader(), variables=dict(known)).template(trust_as_template(template))
+def _value(variables: Mapping[str, Any], template: str) -> Any:
+    templar = Templar(loader=_loader(), variables=dict(variables))
+    return templar.template(trust_as_template(template))
 
 
 def _variables(plan: ClusterPlan, role: str, node: NodePlan) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Roles: which are active, in what order, with which variables, in which version.
+"""The roles of a plan: their order, variables and versions.
 
-A role declares this in its `meta/gpubed.yml`, so a new role is a new folder. The fingerprint of a
-role on a node covers exactly what decides its effect there; equal fingerprints mean that applying
-the role again would change nothing.
+A role declares these in its `meta/gpubed.yml`, so a new role is a new folder. The fingerprint of a
+role on a node covers everything that decides its effect: with an equal fingerprint, applying the
+role again would change nothing.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ Part = Literal[
     "head", "nodes", "machines", "networks", "rates", "storage", "environment", "firewall"
 ]
 Where = Literal["all", "head", "server", "enabled"]
-# Templates may pick whole models out of the specification; variables are plain data.
+# Templates may return whole models of the specification; variables are plain data.
 _PLAIN = TypeAdapter[Any](Any)
 _ENVIRONMENT = NativeEnvironment(undefined=StrictUndefined)
 _PARTS = TypeAdapter(tuple[Part, ...])
 _UNITS = TypeAdapter(dict[str, Where])
 _JSON = json.JSONEncoder(sort_keys=True, default=str)
-# The roles that serve the storage and publish the environment.
+# The roles that serve the shared storage, and that publish the Python environment.
 SERVER, ENVIRONMENT = "nfs", "python_env"
-# Where roles reach gpubed's own code, and where that code is.
+# Filters, through which roles call gpubed's own code, and the folder of that code.
 _FILTERS, _PACKAGE = "playbooks/filter_plugins", Path(gpubed.__file__).parent
 _NOT_APPLIED = {"molecule", "README.md", "__pycache__"}
 
@@ -57,29 +57,25 @@ class RoleMeta(BaseModel):
     """`meta/gpubed.yml` of a role.
 
     Attributes:
-        phase: When it runs.
+        phase: The phase in which it runs.
         after: Roles of the same phase that must come first.
-        when: Template that says whether the role is on.
-        variables: Role inputs, templates over `spec`, `plan` and `recipe`.
-        reads: What of the cluster counts for a node beside the node itself, or a template that
-            gives it: the `head` (its addresses, keys and `host_vars`; its name is known to all),
-            all `nodes`, the `machines` (what nodes may use of theirs), the `networks`, the `rates`
-            of links, which shared `storage` it is (another is empty), which Python `environment`
-            is published, whether there is a `firewall` (openings go with it). A role that reads
-            all nodes is applied on all of them together.
-        secrets: Random secrets that must exist on the controller beforehand.
-        sources: Folders outside the role that it works with, those of roles that it calls too;
-            what these call in turn is found there.
-        code: Packages of gpubed that decide for it, behind filters of the playbooks.
-        packages: The packages that it installs, a template over the role's own variables: `plan`
-            and `doctor` tell what they would change on own hosts.
-        packages_unless: A program; on a node that has it, the role installs none of them.
-        edits: Files that it edits where they exist, a template over the role's own variables:
-            `plan` and `doctor` name those of own hosts.
-        units: The systemd units that it keeps running, and the files that it keeps there, by
-            absolute path, and where, or a template that gives them: on `all` nodes, the `head`, the
-            `server` of the shared storage, or wherever they are `enabled`, for what a role decides
-            on the node. `status` and `up` look at them.
+        when: Whether the role is active, as a template.
+        variables: Its inputs, templates over `spec`, `plan` and `recipe`.
+        reads: Parts of the cluster beside the node that its effect depends on, or a template: the
+            `head` (addresses, keys and `host_vars`; every role may use its name), all `nodes`, the
+            `machines` (limits of the nodes' CPUs and memory), the `networks`, the `rates` of links,
+            the identity of the shared `storage`, the published Python `environment`, whether there
+            is a `firewall`. A role that reads `nodes` is always applied on all nodes together.
+        secrets: Random secrets that must exist on the controller.
+        sources: Folders outside the role that it uses, such as those of roles that it calls.
+        code: Packages of gpubed that it calls through filters of the playbooks.
+        packages: The packages that it installs, a template over its variables, for the forecasts of
+            `plan` and `doctor` on own hosts.
+        packages_unless: A program; on nodes that have it, the role installs no packages.
+        edits: Existing files that it edits, a template over its variables, for the same forecasts.
+        units: systemd units that it keeps running and files that it keeps (by absolute path), each
+            with its place, or a template: on `all` nodes, the `head`, the `server` of the shared
+            storage, or wherever a unit is `enabled`. `status` and `up` check them.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -100,16 +96,16 @@ class RoleMeta(BaseModel):
 
 @dataclass(frozen=True)
 class Unit:
-    """A systemd unit that a role keeps running, or a file that it keeps there."""
+    """A systemd unit that a role keeps running, or a file that it keeps."""
 
-    name: str  # with its suffix; of a file, its absolute path
+    name: str  # name with suffix, or the file's absolute path
     role: str
-    node: str | None = None  # the name of the only node that has it; None if all have
-    where_enabled: bool = False  # whether only nodes have it that start it at boot
+    node: str | None = None  # the only node that has it; None for all nodes
+    where_enabled: bool = False  # whether it must run only on nodes where it is enabled
 
     @property
     def is_file(self) -> bool:
-        """Whether it is a file."""
+        """Whether it is a file instead of a unit."""
         return self.name.startswith("/")
 
 
@@ -144,12 +140,12 @@ def secrets(plan: ClusterPlan) -> set[str]:
 
 
 def reads(plan: ClusterPlan, role: str) -> tuple[Part, ...]:
-    """Return the parts of the cluster that a role reads besides its own node."""
+    """Return the parts of the cluster that a role's effect depends on; see `RoleMeta.reads`."""
     return _PARTS.validate_python(_renderer(plan)(meta(role).reads))
 
 
 def units(plan: ClusterPlan) -> list[Unit]:
-    """Return the systemd units that the active roles keep running."""
+    """Return the systemd units and files that the active roles keep."""
     render = _renderer(plan)
     found = []
     for role in active(plan):
@@ -164,12 +160,12 @@ def fingerprints(
 ) -> dict[str, dict[str, str]]:
     """Return the fingerprint of each active role, by node and role.
 
-    It covers the role's files and variables, the node, what the role reads of other nodes and
-    networks, and the user's group_vars and the node's host_vars.
+    It covers the role's files and variables, the node, the parts in `RoleMeta.reads`, the user's
+    group_vars and the node's host_vars.
     """
     head = allocation.head
     everywhere = [
-        # Without the controller's proxy, which does not change what is installed.
+        # Without the controller's proxy, which does not change the result.
         [allocation.cluster, head.name, head.user, bool(head.via)],
         _files_digest(owners_variables.of_groups(inventory), inventory),
         _files_digest((assets() / "playbooks").rglob("*.yml"), assets()),
@@ -238,7 +234,7 @@ def _parts(
         "storage": _storage(plan, allocation, users),
         "firewall": plan.spec.firewall.enabled,
     }
-    # Everything that may make role python_env publish another environment.
+    # All inputs of role python_env, which publishes the environment.
     return {**parts, "environment": _of_role(plan, ENVIRONMENT, parts)}
 
 
@@ -263,7 +259,7 @@ def _of_role(plan: ClusterPlan, role: str, parts: Mapping[Part, Any]) -> list[An
     return [_digest_within(role, assets(), _PACKAGE), inputs(plan, role), read]
 
 
-@cache  # a process applies the roles of one version
+@cache  # files of roles do not change while gpubed runs
 def _digest_within(role: str, assets: Path, package: Path) -> str:
     sources = _sources(role)
     code = {name for source in sources if (of := _role_in(source)) for name in meta(of).code}
@@ -278,7 +274,7 @@ def _folders_digest(folders: Iterable[str], root: Path) -> str:
 
 
 def _sources(role: str) -> set[str]:
-    """Return a role's folders, including those of roles that it uses."""
+    """Return the folders of a role and of the roles that it uses, directly or not."""
     found, todo = set(), [f"roles/{role}"]
     while todo:
         source = todo.pop()
@@ -289,7 +285,7 @@ def _sources(role: str) -> set[str]:
 
 
 def _role_in(source: str) -> str:
-    """Return the name of the role whose folder this is; empty if it is not a role's own folder."""
+    """Return the name of the role with this folder; empty for other folders."""
     parent, _, name = source.rpartition("/")
     return name if parent == "roles" else ""
 

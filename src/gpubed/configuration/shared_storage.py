@@ -1,7 +1,7 @@
-"""Remembers which node serves the shared storage from its own disk, and detects a change.
+"""Records which node serves the shared storage from its own disk, and detects a change.
 
-The testbed does not know such a folder, so the cluster's record keeps it: a plan in which another
-node or none serves makes its data unavailable to the other nodes, and needs a confirmation.
+The testbed does not know this folder. A plan in which another node serves the storage, or none,
+makes the data unavailable to the other nodes, and needs a confirmation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ANEW = {"create", "replace", "delete", "delete-replaced"}
 
 
 class Served(BaseModel):
-    """A folder that a node serves from its own disk; the node's name may pass to another one."""
+    """A folder that a node serves from its own disk; a replaced node has another `id`."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -51,19 +51,19 @@ class Served(BaseModel):
 
 
 def remember(cluster: Cluster) -> None:
-    """Record which node serves the shared storage, or that none does."""
+    """Record the node that serves the shared storage; None if a volume does."""
     shared, granted, served = cluster.plan.spec.storage.shared, cluster.allocation, None
     if shared.provider == "nfs":
         name = roles.server(cluster.plan)
         id_, backend = granted.node(name).id, granted.backend
         served = Served(node=name, id=id_, path=shared.path, backend=backend).model_dump()
-    if record.read(cluster.paths).served != served:  # any confirmation was given before
-        with record.changed(cluster.paths) as known:
-            known.served = served
+    if record.read(cluster.paths).served != served:
+        with record.changed(cluster.paths) as changed:
+            changed.served = served
 
 
 def require_same(paths: ClusterPaths, plan: ClusterPlan) -> None:
-    """Raise a `UsageError` if the plan changes the serving node, for verbs that do not ask."""
+    """Raise a `UsageError` if the plan changes the serving node, in verbs that do not ask."""
     if left := left_behind(paths, plan, ()):
         raise UsageError(left[0], f"gpubed up {paths.name} asks before it does that")
 
@@ -76,38 +76,40 @@ def left_behind(
 ) -> list[str]:
     """Return a line about a served folder that nodes would no longer see; empty if it stays.
 
-    `steps` are planned, `there` are resources found on the testbed if the state is lost.
+    Args:
+        steps: The planned changes.
+        there: The testbed's resources, if the state is lost.
     """
-    served = _noted(paths)
+    served = _read(paths)
     if served is None:
         return []
     what = f"{served.path}, which {served.node} serves from its own disk"
     lost = backend_config.named(served.backend).removes_disks
     stays = plan.spec.storage.shared.provider == "nfs"
     then = f"an empty one of {roles.server(plan)} takes its place" if stays else _VOLUME
-    # Creating an own host anew keeps its data.
+    # Where disks are kept (own hosts), creating the node again keeps the data.
     ops = _ANEW if lost else _ANEW - {"create"}
     goes = any(
         step.name == served.node and step.op in ops and step.type.endswith(_NODE_KINDS)
         for step in steps
     )
-    # On the testbed, it no longer exists, or its host is to become another node.
+    # The testbed no longer has the node, or its host becomes another node.
     if there is not None and registry.backend(plan.backend).lists_nodes:
         goes = goes or all(thing.id != served.id or thing.heir for thing in there)
     if goes:
-        with_it = "is lost with it" if lost else "stays on its host, and is served no more"
-        return [f"{what}: what is on it {with_it}; {then}"]
+        fate = "are lost with it" if lost else "stay on its host, and are served no more"
+        return [f"{what}: its data {fate}; {then}"]
     if stays and roles.server(plan) == served.node:
         return []
-    return [f"{what}: what is on it stays there, and is served no more; {then}"]
+    return [f"{what}: its data stay there, and are served no more; {then}"]
 
 
-def _noted(paths: ClusterPaths) -> Served | None:
-    kept = record.read(paths).served
+def _read(paths: ClusterPaths) -> Served | None:
+    served = record.read(paths).served
     try:
-        return Served.model_validate(kept) if kept else None
+        return Served.model_validate(served) if served else None
     except ValidationError as error:
         raise reading.Unreadable(
             f"{paths.record} cannot be read: served: {reading.words(error)}",
-            f"remove `served` from it, when all data of {paths.name} are where they should be",
+            f"remove `served` from it, after checking that the data of {paths.name} are in place",
         ) from None

@@ -1,8 +1,8 @@
 """Tracks whether the last configuration of a cluster was completed.
 
-The cluster's record has the mark from the first change of a node or role until all roles are
-applied; a killed or failed run leaves it. Checks come after that, so that a cluster with failed
-checks can be used to find out why.
+The cluster's record has a mark (`unfinished`) from the first change of a node or role until all
+roles are applied; a killed or failed run leaves it. Failed checks set no mark, so that jobs can run
+to find the cause.
 """
 
 from __future__ import annotations
@@ -16,51 +16,55 @@ from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.allocation import Cluster
 
 CONFIGURING, INTERRUPTED = "configuring", "interrupted"
-# The verbs that apply roles; a lock written on a full disk has no verb.
-_BY_HAND = "configure"
-_CONFIGURES = {"up", _BY_HAND, ""}
+_CONFIGURE = "configure"
+_CONFIGURES = {"up", _CONFIGURE, ""}  # verbs that apply roles; a lock on a full disk has no verb
 
 
 @contextmanager
 def noted(paths: ClusterPaths, *, whole: bool = True) -> Iterator[None]:
     """Mark the configuration as unfinished until the body ends.
 
-    A body that does not do the `whole` of what is due keeps an earlier mark.
+    With `whole=False`, for a body that applies some of the due roles, an earlier mark stays.
     """
-    with record.changed(paths) as known:
-        stays = not whole and known.unfinished
-        known.unfinished = known.unfinished or "roles"
+    with record.changed(paths) as cluster:
+        stays = not whole and cluster.unfinished
+        cluster.unfinished = cluster.unfinished or "roles"
     yield
     if not stays:
-        with record.changed(paths) as known:
-            known.unfinished = ""
+        with record.changed(paths) as cluster:
+            cluster.unfinished = ""
 
 
 def state(paths: ClusterPaths) -> str:
-    """Return `configuring` or `interrupted`, or "" if the last run was completed."""
+    """Return `configuring` or `interrupted`; empty if the last configuration was completed."""
     if not record.read(paths).unfinished:
         return ""
-    who = runlock.holder(paths.state)
-    return CONFIGURING if who and who.verb in _CONFIGURES else INTERRUPTED
+    holder = runlock.holder(paths.state)
+    return CONFIGURING if holder and holder.verb in _CONFIGURES else INTERRUPTED
 
 
 def require_still(paths: ClusterPaths) -> None:
-    """Raise `Locked` if a run is applying roles to the nodes."""
-    who = runlock.holder(paths.state)
-    if who and (who.verb == _BY_HAND or state(paths) == CONFIGURING):
+    """Raise `Locked` while `up` or `configure` applies roles to the nodes."""
+    holder = runlock.holder(paths.state)
+    if holder and (holder.verb == _CONFIGURE or state(paths) == CONFIGURING):
         runlock.require_free(paths.state)
 
 
 def require_none(paths: ClusterPaths) -> None:
-    """Raise `Locked` during a run, `GpubedError` if the last configuration was not completed."""
+    """Refuse a cluster that is not fully configured.
+
+    Raises:
+        Locked: `up` or `configure` is running.
+        GpubedError: The last configuration was not completed.
+    """
     now = state(paths)
     if now == CONFIGURING:
-        who = runlock.holder(paths.state)
-        raise Locked(f"{paths.name} is not ready: {who} is at work", "wait for its end")
+        holder = runlock.holder(paths.state)
+        raise Locked(f"{paths.name} is not ready: {holder} is running", "wait for its end")
     if now:
         raise GpubedError(
-            f"the last configuration of {paths.name} did not come to its end",
-            f"gpubed up {paths.name} goes on with it",
+            f"the last configuration of {paths.name} was not completed",
+            f"gpubed up {paths.name} completes it",
         )
 
 
@@ -70,5 +74,5 @@ def require_configured(cluster: Cluster) -> None:
         raise UsageError(
             f"nothing is installed on the nodes of {cluster.name}: its specification says "
             "configure: false",
-            f"take that line out of {cluster.paths.spec}, then: gpubed up {cluster.name}",
+            f"remove that line from {cluster.paths.spec}, then: gpubed up {cluster.name}",
         )

@@ -1,5 +1,5 @@
-"""What nodes are made of, and what follows from it.
+"""The hardware of nodes, and the drivers, bindings and settings that follow from it.
 
-`facts` models what nodes collect (role `hardware`), `table` has what is known about NVIDIA's GPUs,
-`drivers` and `binding` choose from both. Only `host` and `report` connect to nodes.
+`facts` models the output of `gpubed-facts` (role `hardware`), `table` describes NVIDIA's GPUs,
+`nvidia_driver` and `binding` choose by both. Only `host` and `report` connect to nodes.
 """

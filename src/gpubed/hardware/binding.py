@@ -1,7 +1,7 @@
-"""Binds each rank of a node to a GPU, and to the CPUs and the HCA nearest to it.
+"""Binds each rank of a node to a GPU, and to the CPUs and the RDMA device nearest to that GPU.
 
-Ranks whose GPUs are attached to the same CPUs share them evenly, so that no rank's threads move to
-another rank's CPUs, or to the far socket.
+Ranks whose GPUs are attached to the same CPUs get equal parts of them, so that threads do not move
+to another rank's CPUs or to another socket.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from gpubed.hardware.facts import GPU, HCA, Facts
 
-# From near to far, as `nvidia-smi topo -m` calls it.
+# From near to far, in the words of `nvidia-smi topo -m`.
 _DISTANCES = ("PIX", "PXB", "PHB", "NODE", "SYS")
 
 
 @dataclass(frozen=True)
 class Binding:
-    """What one rank of a node uses."""
+    """The GPU, CPUs and RDMA device of one rank."""
 
     rank: int  # the rank's number on its node
     gpu: int  # the driver's index of its GPU
@@ -27,7 +27,7 @@ class Binding:
 
 
 def bind(facts: Facts, ranks: int) -> tuple[Binding, ...]:
-    """Bind the ranks of a node, rank r to GPU r, as Horovod's jobs do; empty without GPUs."""
+    """Bind the ranks of a node: local rank r to GPU r. Empty without GPUs."""
     gpus = sorted((g for g in facts.gpus if g.index is not None), key=lambda g: g.index or 0)
     if not gpus:
         return ()
@@ -48,8 +48,9 @@ def bind(facts: Facts, ranks: int) -> tuple[Binding, ...]:
 def share(cpus: str, part: int, parts: int) -> str:
     """Return one of several equal parts of a CPU list.
 
-    Every range is divided alike: `0-19,40-59` are usually cores and their second threads, so the
-    two threads of a core stay together. If a range has too few CPUs, each part is the whole list.
+    Each range is divided: in `0-19,40-59`, the second range usually has the second threads of the
+    cores in the first, so both threads of a core stay together. If a range has too few CPUs, each
+    part is the whole list.
     """
     ranges = [_bounds(text) for text in cpus.split(",") if text]
     if any(last - first + 1 < parts for first, last in ranges):
@@ -78,6 +79,6 @@ def _nearest(gpu: GPU, hcas: Sequence[HCA], used: Counter[str]) -> str | None:
 
 def _distance(gpu: GPU, hca: HCA) -> int:
     link = gpu.links.get(hca.name)
-    if link is None:  # nvidia-smi was not asked or does not list it
+    if link is None:  # nvidia-smi is missing, or does not list the device
         link = "NODE" if gpu.numa_node is not None and gpu.numa_node == hca.numa_node else "SYS"
     return _DISTANCES.index(link) if link in _DISTANCES else len(_DISTANCES)

@@ -1,4 +1,4 @@
-"""The hardware of a node, as `gpubed-facts` printed it there."""
+"""The hardware of a node: the output of `gpubed-facts`."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from gpubed.nodes.allocation import Allocation
 
 
 class _Model(BaseModel):
-    # Nodes may report more than this version of gpubed reads.
+    # The node's gpubed-facts may be newer.
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class Pcie(_Model):
-    """The capacity of a PCI Express link: GT/s per lane, and lanes."""
+    """The capacity of a PCI Express link: GT/s per lane, and number of lanes."""
 
     gts: float = Field(gt=0)
     lanes: int = Field(gt=0, le=32)
 
     @property
     def rate(self) -> float:
-        """Byte/s in one direction, less the overhead of the line code (PCI-SIG)."""
+        """Byte/s in one direction, without the overhead of the line code (PCI-SIG)."""
         code = 8 / 10 if self.gts <= 5 else 128 / 130
         return self.gts * 1e9 * self.lanes * code / 8
 
@@ -43,25 +43,25 @@ class GPU(_Model):
     chip: str | None = None
     generation: str | None = None  # NVIDIA's name of it (`Hopper`); None if the id is unknown
     compute_capability: str | None = None
-    numa_node: int | None = None  # none if the firmware does not tell
-    cpus: str | None = None  # the CPUs next to it, as `0-19,40-59`
-    # The narrowest link to its CPU, by what card, bridges and slot can do; None if unknown.
+    numa_node: int | None = None  # None if the firmware does not report it
+    cpus: str | None = None  # the nearest CPUs, as `0-19,40-59`
+    # Maximum of the narrowest link between card and CPU, bridges and slot included.
     pcie: Pcie | None = None
-    index: int | None = None  # the driver's number; None if no driver sees it
+    index: int | None = None  # the driver's number of it; None without a driver
     name: reading.Name | None = None
     uuid: str | None = None
     memory_mib: int | None = None
     driver: reading.Name | None = None
-    mig: bool | None = None  # whether it is divided into instances; None without that mode
-    # Distance to `GPU1` or to a NIC or HCA by name: `NV18` (NVLinks), `PIX`, `PXB`, `PHB`, `NODE`,
-    # `SYS`, as nvidia-smi writes it.
+    mig: bool | None = None  # whether Multi-Instance GPU is on; None if the GPU lacks it
+    # Distances to other GPUs (`GPU1`), NICs and HCAs by name, in the words of nvidia-smi: `NV18`
+    # (18 NVLinks), `PIX`, `PXB`, `PHB`, `NODE`, `SYS`.
     links: Mapping[str, str] = {}
 
     @property
     def title(self) -> str:
-        """Its product name, or what is known of it without a driver."""
-        known = f"{self.generation} {self.chip}" if self.chip else f"NVIDIA {self.device_id}"
-        return self.name or known
+        """Its product name; without a driver, its generation and chip, or its device id."""
+        chip = f"{self.generation} {self.chip}" if self.chip else f"NVIDIA {self.device_id}"
+        return self.name or chip
 
 
 class Driver(_Model):
@@ -69,14 +69,14 @@ class Driver(_Model):
 
     loaded: reading.Name | None = None  # version of the loaded kernel module
     installed: reading.Name | None = None  # the version on disk, which may not be loaded yet
-    unfinished: tuple[str, ...] = ()  # its packages whose installation began and did not end
-    runfile: bool = False  # whether NVIDIA's installer put it there, without apt
-    open: bool | None = None  # whether the module is the open one
+    unfinished: tuple[str, ...] = ()  # packages of it that dpkg has not finished installing
+    runfile: bool = False  # whether it was installed by NVIDIA's .run file instead of apt
+    open: bool | None = None  # whether the loaded module is NVIDIA's open one
     nouveau: bool = False
 
 
 class Interface(_Model):
-    """A network interface; speed in Mbit/s, -1 if the driver does not tell."""
+    """A network interface; speed in Mbit/s, -1 if unknown."""
 
     name: reading.Name
     speed: int = -1
@@ -114,7 +114,7 @@ class HCA(_Model):
 
 
 class Disk(_Model):
-    """A disk of the node itself; size in bytes."""
+    """A local disk of the node; size in bytes."""
 
     name: reading.Name
     bytes: int
@@ -140,7 +140,7 @@ class Facts(_Model):
     memory_kib: int = Field(lt=2**60)
     numa: tuple[NumaNode, ...] = ()
     gpus: tuple[GPU, ...] = ()
-    nvswitches: tuple[str, ...] = ()  # PCI addresses of them, or of bridges that manage them
+    nvswitches: tuple[str, ...] = ()  # PCI addresses of NVSwitches, or of bridges that manage them
     driver: Driver = Driver()
     interfaces: tuple[Interface, ...] = ()
     hcas: tuple[HCA, ...] = ()
@@ -149,15 +149,14 @@ class Facts(_Model):
 
     @property
     def generations(self) -> frozenset[str]:
-        """The GPU generations of the node; `unknown` for a GPU that the table lacks."""
+        """The GPU generations of the node; `unknown` for GPUs that are not in the table."""
         return frozenset(gpu.generation or "unknown" for gpu in self.gpus)
 
     @property
     def nvlink5(self) -> bool:
-        """Whether its GPUs are connected by NVSwitches that are managed like an InfiniBand network.
+        """Whether NVSwitches of NVLink 5 connect its GPUs, which are managed like InfiniBand.
 
-        Bridges to NVSwitches show that; a full baseboard has NVSwitches even without visible
-        bridges.
+        The PCI bus shows bridges to them; a full baseboard has them even without visible bridges.
         """
         chips = [gpu for gpu in self.gpus if gpu.chip in table().nvlink5]
         return bool(chips and self.nvswitches) or len(chips) == table().nvlink5_board

@@ -1,7 +1,7 @@
 """Derives Horovod's settings on a node from its network, cores and GPUs.
 
-Settings differ from Horovod's defaults only for a reason; docs/concepts/horovod-settings.md has the
-reasons and their sources, and is generated from here.
+docs/concepts/horovod-settings.md, which is generated from here, has the reason and the source of
+each setting that differs from Horovod's default.
 """
 
 from __future__ import annotations
@@ -11,25 +11,30 @@ from dataclasses import dataclass
 
 MIB = 2**20
 DEFAULT_FUSION_MB = 128
-"""Horovod's own since 0.21 (horovod#2468), in MiB."""
+"""Horovod's default since 0.21 (horovod#2468), in MiB."""
 LARGEST_FUSION_MB = 512
-"""Each rank holds it for the whole run, a GPU's in the GPU's memory."""
+"""Upper bound in MiB: each rank keeps the buffer during the whole run, in its GPU's memory."""
 NODES = 16
-"""As many as there may be, not as there are: the buffer stays while nodes come and go, and one
-that is larger than it must be costs nothing but memory."""
+"""Number of nodes that the buffer is made for, also in smaller clusters.
+
+Nodes may be added to a cluster, and a buffer that is too large costs memory only.
+"""
 HOP_S, RDMA_HOP_S = 35e-6, 8e-6
-"""Start of a message between two nodes, in seconds: what MG-WFBP's source has for an allreduce
-over N = 8 and 16 nodes, by its 2 (N-1) hops, is 30 to 37 µs over TCP and 7 to 8 µs over RDMA."""
+"""Start-up time of a message between two nodes over TCP and over RDMA, in seconds.
+
+MG-WFBP's source has 30 to 37 µs (TCP) and 7 to 8 µs (RDMA) for each of the 2 (N-1) hops of an
+allreduce over N = 8 and 16 nodes.
+"""
 STARTUP_SHARE = 0.05
-"""What starts may take of the time of a message that is as large as the buffer."""
+"""Largest share of start-up in the time of a message of the buffer's size."""
 WAIT_US = 50
 THREADS_OF_A_RANK = 3
-"""The one that waits, Horovod's that sums, and the one that moves bytes (Gloo's, or NCCL's)."""
+"""The waiting thread, Horovod's thread that sums, and Gloo's or NCCL's that moves bytes."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """The properties of a node that its settings follow from."""
+    """The properties of a node that decide its settings."""
 
     cores: int  # CPUs that the node's processes may use, a container's quota rounded up
     ranks: int  # number of ranks that a job starts on it
@@ -49,9 +54,9 @@ class Place:
 class Settings:
     """Settings of a node's ranks."""
 
-    threads: int  # number of threads that a rank computes with
-    fusion_mb: float | None  # MiB of gradients that are sent together; None: Horovod's default
-    wait_us: int  # how long a waiting rank sleeps between two polls, in µs; 0 yields instead
+    threads: int  # computing threads of each rank
+    fusion_mb: float | None  # size of the fusion buffer in MiB; None for Horovod's default
+    wait_us: int  # sleep of a waiting rank between two polls, in µs; 0 yields the CPU instead
 
 
 def derive(place: Place) -> Settings:
@@ -62,7 +67,7 @@ def derive(place: Place) -> Settings:
 
 
 def least_fusion_bytes(place: Place) -> float:
-    """Return the size from which a message's start-up takes a small share of its time, in bytes.
+    """Return the least message size, in bytes, with a share of start-up below `STARTUP_SHARE`.
 
     An allreduce of M bytes over N nodes takes a + b M, with a = 2 (N-1) t and b = 2 (N-1) / N * 8 /
     rate for a start-up time t of each hop (MG-WFBP, arXiv:1811.11141). Start-up takes at most the
@@ -73,10 +78,10 @@ def least_fusion_bytes(place: Place) -> float:
 
 
 def fusion_mb(place: Place) -> float | None:
-    """Return the fusion buffer in MiB if Horovod's default would be too small, else None.
+    """Return the fusion buffer in MiB if Horovod's default is too small, else None.
 
-    It depends on the network alone, which all nodes share: ranks with different buffers would fuse
-    different tensors, which ends in a segmentation fault.
+    It depends only on the network, which is the same for all nodes: ranks with different buffers
+    would fuse different tensors, and crash with a segmentation fault.
     """
     least = math.ceil(least_fusion_bytes(place) / MIB)
     return min(least, LARGEST_FUSION_MB) if least > DEFAULT_FUSION_MB else None

@@ -1,15 +1,15 @@
 """Judges whether a host can use its GPUs well: firmware, kernel, PCI bus and power.
 
-`roles/hardware/files/gpubed-gpu-host` collects the data on the host; the findings here say what has
-to be repaired. Sources of the requirements:
+`roles/hardware/files/gpubed-gpu-host` collects the data on the host; the findings name faults and
+their repair. Sources of the requirements:
 
 - Secure Boot loads signed modules only: NVIDIA driver installation guide, "Secure Boot". DKMS signs
-each module that it builds; its key counts once it is in shim's list (mokutil(1)).
-- Peer-to-peer traffic that bridges redirect (ACS), or an IOMMU translates, takes the way through
-the root: NCCL user guide, "PCI Access Control Services (ACS)".
-- Sizes of the window to a GPU's memory: the kernel's ABI, sysfs-bus-pci, `resourceN_resize`.
-- A link of an idle GPU may run below its maximum speed, but has all its lanes: the current width is
-compared, but the maximum speeds of card and slot.
+each module that it builds; the firmware accepts its key once it is in shim's list (mokutil(1)).
+- ACS and an IOMMU send peer-to-peer traffic through the root of the PCI bus: NCCL user guide, "PCI
+Access Control Services (ACS)".
+- Sizes of BAR1, the window to a GPU's memory: the kernel's ABI, sysfs-bus-pci, `resourceN_resize`.
+- The link of an idle GPU may run below its maximum speed, but keeps all lanes. So the current
+width counts, and the maximum speeds of card and slot.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from gpubed.core import reading
 from gpubed.nodes.ssh import SSH, run_program
 from gpubed.testbeds.base import Finding
 
-# Names of the keys that DKMS makes on Debian and on Ubuntu: it signs with them even if the firmware
-# does not know them.
+# Names of the keys that DKMS creates on Debian and on Ubuntu. DKMS signs with its key even if the
+# firmware does not accept it.
 _OWN_KEY = re.compile(r"DKMS|Secure Boot Module Signature key")
-# nouveau has a check of its own.
+# Finding `nouveau` reports nouveau.
 _DRIVERS = (None, "nvidia", "nouveau")
 
 
@@ -36,7 +36,7 @@ class _Model(BaseModel):
 
 
 class Link(_Model):
-    """A PCI link: width in lanes, speed in GT/s; None if the kernel does not tell."""
+    """A PCI link: width in lanes, speed in GT/s; None if unknown."""
 
     current_link_width: float | None = None
     max_link_width: float | None = None
@@ -48,54 +48,53 @@ class Module(_Model):
     """NVIDIA's kernel module."""
 
     loaded: str | None = None  # version of the loaded module
-    installed: bool = False  # whether there is a module to load
-    signer: str | None = None  # owner of the key that signed it, from the module's file
-    key: str | None = None  # path of the certificate of the key that DKMS made on this host
+    installed: bool = False  # whether a module is on disk
+    signer: str | None = None  # owner of the key that signed the module on disk
+    key: str | None = None  # path of the certificate of DKMS's key on this host
     key_enrolled: bool = False  # whether the firmware's list of machine owner keys has that key
 
 
 class HostGPU(_Model):
-    """A GPU and its way to the root of the PCI bus."""
+    """A GPU, its driver, and its links up to the root of the PCI bus."""
 
     pci: str
-    driver: str | None = None  # the kernel driver that holds it: nvidia, nouveau, vfio-pci, None
+    driver: str | None = None  # the kernel driver bound to it: nvidia, nouveau, vfio-pci, None
     link: Link = Link()
-    slot: Link | None = None  # what the nearest bridge offers; None without one (in a VM)
-    bar1_mib: int | None = None  # size of the window to its memory, in MiB
-    # Largest possible size, in MiB; None if the kernel does not tell.
-    bar1_largest_mib: int | None = None
-    iommu: str | None = None  # how addresses are translated: `identity`, `DMA`, `DMA-FQ`
-    redirecting: tuple[str, ...] = ()  # bridges above that send peer traffic to the root
+    slot: Link | None = None  # of the nearest bridge; None without a bridge (in a VM)
+    bar1_mib: int | None = None  # size of BAR1 in MiB
+    bar1_largest_mib: int | None = None  # largest possible size of BAR1 in MiB; None if unknown
+    iommu: str | None = None  # kind of address translation: `identity`, `DMA`, `DMA-FQ`
+    redirecting: tuple[str, ...] = ()  # bridges that send peer-to-peer traffic to the root (ACS)
     bridges_seen: bool = True  # whether the bridges could be read, which may need root
-    power_limit_w: float | None = None  # its power limit in W; `power_default_w` is the maker's
-    power_default_w: float | None = None
+    power_limit_w: float | None = None
+    power_default_w: float | None = None  # power limit that NVIDIA set
     persistence: bool | None = None
-    mig: bool | None = None  # whether it is divided into instances; None without that mode
+    mig: bool | None = None  # whether Multi-Instance GPU is on; None if the GPU lacks it
 
 
 class GpuHost(_Model):
-    """The state of a host that its GPUs depend on."""
+    """The settings of a host that its GPUs depend on."""
 
     schema_: Literal["gpubed/gpu-host/1"] = Field(alias="schema")
     kernel: str
     simulated: str | None = None
-    secure_boot: bool | None = None  # none without UEFI
-    headers: Literal["installed", "offered"] | None = None  # of the running kernel
+    secure_boot: bool | None = None  # None without UEFI
+    headers: Literal["installed", "offered"] | None = None  # of the running kernel, by apt
     module: Module = Module()
     nouveau: bool = False
     gpus: tuple[HostGPU, ...] = ()
 
 
 def look(ssh: SSH) -> GpuHost:
-    """Collect the state of a host, without changing it; nothing needs to be installed there."""
-    said = run_program(ssh, "hardware/files/gpubed-gpu-host")
-    return reading.reply(said.stdout, f"what {ssh.node.name} tells about its GPUs").json(GpuHost)
+    """Collect the state of a host without changing it; nothing needs to be installed there."""
+    output = run_program(ssh, "hardware/files/gpubed-gpu-host").stdout
+    return reading.reply(output, f"the description of {ssh.node.name}'s GPUs").json(GpuHost)
 
 
 def findings(name: str, host: GpuHost, asked: int) -> list[Finding]:
-    """Judge a host that is to have `asked` GPUs; the ids are `gpu.<node>.<what>`."""
+    """Judge a host that is to have `asked` GPUs; the findings' ids are `gpu.<node>.<what>`."""
     if host.simulated:
-        message = f"{name} pretends to have {len(host.gpus)} x {host.simulated}: simulated"
+        message = f"{name} has {len(host.gpus)} simulated {host.simulated}"
         return [Finding(f"gpu.{name}.simulated", True, message)]
     return [
         Finding(f"gpu.{name}.{what}", not why, f"{name}: {why or well}", fix if why else None)
@@ -104,22 +103,20 @@ def findings(name: str, host: GpuHost, asked: int) -> list[Finding]:
 
 
 def _judged(host: GpuHost, asked: int) -> Iterator[tuple[str, str, str, str]]:
-    """Yield for each check: its id, what is wrong, the message if nothing is, and the repair."""
+    """Yield for each check its id, the fault or "", the message without a fault, and the repair."""
     here, gpus = len(host.gpus), host.gpus
     yield (
         "count",
         f"has {here} NVIDIA GPUs, {asked} are asked for" if here < asked else "",
         f"{here} GPUs",
-        "set gpus in cluster.yml to what there is; or lspci -d 10de:, and the seat of the card",
+        f"set gpus: {here} in cluster.yml; or see lspci -d 10de: and whether the card sits firmly",
     )
-    built = (
-        "" if host.module.key else "let gpubed up CLUSTER build the driver, which makes a key, and "
-    )
+    build = "" if host.module.key else "let gpubed up CLUSTER build the driver with a key, and "
     yield (
         "secure_boot",
         _unsigned(host),
-        "Secure Boot does not stand in the way",
-        f"switch Secure Boot off in the firmware, or {built}enrol the key of DKMS: sudo apt-get "
+        "Secure Boot is off, or accepts the driver",
+        f"switch Secure Boot off in the firmware, or {build}enrol the key of DKMS: sudo apt-get "
         f"install mokutil && sudo mokutil --import {host.module.key or '/var/lib/dkms/mok.pub'}; "
         "then sudo reboot, and confirm it at the machine's console (MOK management)",
     )
@@ -142,13 +139,13 @@ def _judged(host: GpuHost, asked: int) -> Iterator[tuple[str, str, str, str]]:
         "driver",
         _each("held by another driver", taken),
         "no other driver holds a GPU",
-        "take it out of /etc/modprobe.d and the kernel's command line (vfio-pci.ids), reboot",
+        "remove it from /etc/modprobe.d and the kernel's command line (vfio-pci.ids), then reboot",
     )
     yield (
         "pcie",
-        _each("PCIe links below what the card can", map(_narrow, gpus)),
+        _each("PCIe links are slower than the cards", map(_narrow, gpus)),
         "PCIe links are as wide and as fast as the cards",
-        "seat the card anew, in a slot with all lanes; look at its riser and at the firmware",
+        "move the card to a slot with all lanes; check its seat, its riser and the firmware",
     )
     yield (
         "bar1",
@@ -156,17 +153,19 @@ def _judged(host: GpuHost, asked: int) -> Iterator[tuple[str, str, str, str]]:
             "BAR1 is smaller than it could be",
             (_less(gpu, gpu.bar1_mib, gpu.bar1_largest_mib, "MiB") for gpu in gpus),
         ),
-        "BAR1 is as large as the card offers, as far as the kernel tells",
+        "BAR1 is as large as the card offers, as far as the kernel knows",
         "switch Above 4G Decoding and Resizable BAR on in the firmware",
     )
     yield _peers(gpus)
     yield (
         "mig",
         _each(
-            "nothing can use a GPU whole, since MIG is on", (g.pci if g.mig else "" for g in gpus)
+            "MIG is on, so programs cannot use the whole GPU",
+            (g.pci if g.mig else "" for g in gpus),
         ),
-        "no GPU is cut into instances, as far as the driver tells",
-        "end what uses the GPUs, then: sudo nvidia-smi -mig 0; if it stays pending: sudo reboot",
+        "MIG is off, as far as the driver knows",
+        "end all programs on the GPUs, then: sudo nvidia-smi -mig 0; if it stays pending: sudo "
+        "reboot",
     )
     yield (
         "power",
@@ -174,14 +173,17 @@ def _judged(host: GpuHost, asked: int) -> Iterator[tuple[str, str, str, str]]:
             "power is capped",
             (_less(gpu, gpu.power_limit_w, gpu.power_default_w, "W") for gpu in gpus),
         ),
-        "no GPU has less power than its maker gives it, as far as the driver tells",
+        "no power limit is below NVIDIA's default, as far as the driver knows",
         f"sudo nvidia-smi -pl {max((gpu.power_default_w or 0 for gpu in gpus), default=0):g}",
     )
     yield (
         "persistence",
-        _each("set up anew for each job", (g.pci if g.persistence is False else "" for g in gpus)),
-        "GPUs stay initialised, as far as the driver tells",
-        "gpubed up CLUSTER has nvidia-persistenced do it where it installs the driver; "
+        _each(
+            "persistence mode is off, so each job initialises the GPU",
+            (g.pci if g.persistence is False else "" for g in gpus),
+        ),
+        "GPUs stay initialised, as far as the driver knows",
+        "gpubed up CLUSTER runs nvidia-persistenced if it installs the driver; "
         "by hand: sudo nvidia-smi -pm 1",
     )
 
@@ -204,7 +206,7 @@ def _unsigned(host: GpuHost) -> str:
     elif not module.signer:
         why = "its driver is not signed"
     elif _OWN_KEY.search(module.signer) and not module.key_enrolled:
-        why = f"its driver is signed by {module.signer}, which the firmware does not know"
+        why = f"its driver is signed by {module.signer}, which the firmware does not accept"
     return f"Secure Boot is on, and {why}: the kernel will refuse it" if why else ""
 
 
@@ -228,7 +230,7 @@ def _peers(gpus: tuple[HostGPU, ...]) -> tuple[str, str, str, str]:
     return (
         "peer_to_peer",
         why,
-        "GPUs and NICs may talk directly" if seen else "bridges cannot be read without root",
+        "GPUs and NICs exchange data directly" if seen else "bridges cannot be read without root",
         "switch ACS and the IOMMU (VT-d, AMD-Vi) off in the firmware, or boot with iommu=pt; "
         "a virtual machine needs both on its host",
     )

@@ -1,8 +1,8 @@
 """Chooses the driver of a cluster's nodes: branch, kernel module, CUDA version.
 
-Three terms: the *oldest driver* that runs a recipe (`580.65.06`), the *branch* (`580`), and the
-exact *version* (`580.82.07`). All nodes get one branch if possible, since NCCL and the CUDA runtime
-are one build for all; the kernel module may differ by node.
+A recipe has an *oldest driver* (`580.65.06`); a *branch* (`580`) has several *versions*
+(`580.82.07`). All nodes get one branch if possible, since they share one build of NCCL and of the
+CUDA runtime; the kernel module may differ by node.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _VARIABLES = TypeAdapter(dict[str, Any])
 
 
 class NoDriver(GpubedError):
-    """No driver serves the nodes, or none that does is available."""
+    """No driver serves all GPUs, or no source offers it."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A driver branch of a package source, and whether it comes with what NVSwitches need."""
+    """A driver branch of a package source, and the packages for NVSwitches that it comes with."""
 
     branch: int
     fabric_manager: bool = False
@@ -41,16 +41,19 @@ class Offer:
 
 @cache
 def offers(image: str) -> Mapping[str, tuple[Offer, ...]]:
-    """Return what role nvidia_driver has for a system (`debian-12`), the preferred source first."""
+    """Return the branches that role nvidia_driver installs on an image such as `debian-12`.
+
+    By source, the preferred source first.
+    """
     role = assets() / "roles" / "nvidia_driver"
     release = image.replace("-", " ").capitalize()
-    known = reading.file(role / f"vars/{release.split()[0]}.yml").yaml(_VARIABLES)
+    variables = reading.file(role / f"vars/{release.split()[0]}.yml").yaml(_VARIABLES)
     defaults = reading.file(role / "defaults" / "main.yml").yaml(_VARIABLES)
     managers = ("fabric_manager", "subnet_manager")
     return {
         source: tuple(
             Offer(row["branch"], *(row.get(manager, False) for manager in managers))
-            for row in known["__nvidia_driver_catalog"][source]
+            for row in variables["__nvidia_driver_catalog"][source]
             if row["release"] in (release, "")
         )
         for source in defaults["nvidia_driver_sources"]
@@ -59,7 +62,7 @@ def offers(image: str) -> Mapping[str, tuple[Offer, ...]]:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Requirements on the driver; None is no requirement."""
+    """Requirements on the driver; None stands for no requirement."""
 
     branch: int | None = None
     version: str | None = None
@@ -68,12 +71,12 @@ class Wanted:
 
     @classmethod
     def of(cls, cuda: str | None, oldest: str | None) -> Self:
-        """Return the requirements of a recipe, whose CUDA is given as `12.6`."""
+        """Return the requirements of a recipe: its CUDA, such as `12.6`, and its oldest driver."""
         return cls(oldest=oldest, cuda=int(cuda.split(".")[0]) if cuda else None)
 
     @property
     def pinned(self) -> int | None:
-        """The required branch, given by itself or by the version."""
+        """The required branch, or the branch of the required version."""
         return self.branch if self.version is None else branch_of(self.version)
 
 
@@ -81,14 +84,14 @@ class Wanted:
 class DriverChoice:
     """The drivers that the nodes run."""
 
-    branch: int  # driver branch of nodes that get one, such as 580
+    branch: int  # branch to install, such as 580
     source: str  # package source of that branch: a key of the offers
     open_module: tuple[str, ...]  # nodes with the open kernel module; others: proprietary
-    fabric_manager: tuple[str, ...]  # nodes that need it, of exactly the driver's version
+    fabric_manager: tuple[str, ...]  # nodes that need Fabric Manager, of exactly the same version
     subnet_manager: tuple[str, ...]  # of these, the nodes that also need the NVLink subnet manager
     cuda: int  # the newest CUDA major version that runs on all nodes
-    kept: dict[str, str] = field(default_factory=dict)  # version, if the installed driver stays
-    replaced: dict[str, str] = field(default_factory=dict)  # reason, if it does not stay
+    kept: dict[str, str] = field(default_factory=dict)  # versions of drivers that stay, by node
+    replaced: dict[str, str] = field(default_factory=dict)  # why drivers are replaced, by node
 
 
 def choose(
@@ -97,17 +100,16 @@ def choose(
     wanted: Wanted = Wanted(),  # frozen
     asked: Mapping[str, int] | None = None,
 ) -> DriverChoice:
-    """Keep the drivers that serve their nodes; choose the newest that serves the rest.
+    """Keep installed drivers that serve their nodes, and choose one branch for all other nodes.
 
-    Nodes without a driver that serves take the branch of those that have one if it is available,
-    else the newest of the first source that has one for them. Raises `NoDriver` if a node has no
-    GPU, a GPU is unknown and no branch is asked for, no branch serves all, or a driver cannot be
-    replaced.
+    That is the branch of the kept drivers if a source offers it, else the newest branch that the
+    first source with a fitting one offers. Raises `NoDriver` if a node has no GPU, a GPU is unknown
+    and no branch is required, no branch serves all nodes, or a driver cannot be replaced.
 
     Args:
-        nodes: Facts by node name, of the nodes that are to have GPUs.
+        nodes: Facts of the nodes with GPUs, by name.
         offers: Branches by source, the preferred source first.
-        asked: Number of GPUs that nodes are to have, by name; all GPUs of other nodes count.
+        asked: Number of GPUs that jobs use, by node; on other nodes, all GPUs count.
     """
     _require_agreement(wanted)
     _require_gpus(nodes, wanted)
@@ -115,17 +117,17 @@ def choose(
         n: _without_spare(n, facts, wanted, (asked or {}).get(n, 0)) for n, facts in nodes.items()
     }
     _range(nodes, wanted)
-    against = {name: _against(name, facts, wanted) for name, facts in nodes.items()}
-    kept = {n: nodes[n].driver.installed or "" for n, reason in against.items() if reason == ""}
+    objections = {name: _objection(name, facts, wanted) for name, facts in nodes.items()}
+    kept = {n: nodes[n].driver.installed or "" for n, reason in objections.items() if reason == ""}
     rest = {name: facts for name, facts in nodes.items() if name not in kept}
-    replaced = {name: reason for name, reason in against.items() if reason}
+    replaced = {name: reason for name, reason in objections.items() if reason}
     for name, reason in replaced.items():
         if nodes[name].driver.runfile:
             raise NoDriver(
-                f"{name} {reason}, and NVIDIA's installer put it there, not packages",
+                f"{name} {reason}, and NVIDIA's .run file installed it, not packages",
                 "remove it on that node (nvidia-uninstall), then run this again",
             )
-    # If all nodes keep their drivers, the newest of these stands for them.
+    # If all nodes keep their drivers, the result is the newest of their branches.
     branches = sorted({branch_of(version) for version in kept.values()}, reverse=True)
     branch, source = _pick(rest, offers, wanted, branches) if rest else (branches[0], "")
     of_node = {name: branch_of(kept[name]) if name in kept else branch for name in nodes}
@@ -149,7 +151,7 @@ def branch_of(version: str) -> int:
 
 
 def require_common(nodes: Mapping[str, Facts]) -> None:
-    """Raise `NoDriver` if no driver branch could serve all nodes, whether or not it is offered."""
+    """Raise `NoDriver` if no driver branch serves all nodes, offered or not."""
     _range(nodes, Wanted())
 
 
@@ -177,7 +179,7 @@ def _require_agreement(wanted: Wanted) -> None:
         )
     if wanted.oldest and Version(wanted.version) < Version(wanted.oldest):
         raise NoDriver(
-            f"driver {wanted.version} is older than {wanted.oldest}, the oldest that will do",
+            f"driver {wanted.version} is older than {wanted.oldest}, the oldest for the recipe",
             "change nvidia_driver_version, or choose a recipe with an older CUDA",
         )
 
@@ -199,10 +201,10 @@ def _require_gpus(nodes: Mapping[str, Facts], wanted: Wanted) -> None:
 
 
 def _without_spare(name: str, facts: Facts, wanted: Wanted, asked: int) -> Facts:
-    """Return a node without older GPUs that prevent a driver, if enough others are left.
+    """Return a node's facts without older GPUs that rule out a driver, if enough others are left.
 
-    Beside the GPUs that compute there is often an older one for a screen, which drivers may leave
-    unserved. If leaving some out does not help, all count.
+    Nodes often have an older GPU for a screen, which the driver need not serve. If leaving out
+    older GPUs does not help, all GPUs count.
     """
     ages = {
         g: (limits.last_branch or _NO_END, limits.first_branch)
@@ -214,7 +216,7 @@ def _without_spare(name: str, facts: Facts, wanted: Wanted, asked: int) -> Facts
         if asked and len(rest) >= asked:
             fewer.append(fewer[-1].model_copy(update={"gpus": rest}))
     able = [some for some in fewer if _can_be_served(name, some, wanted)]
-    staying = [some for some in able if _against(name, some, wanted) == ""]
+    staying = [some for some in able if _objection(name, some, wanted) == ""]
     return next(iter([*staying, *able]), facts)
 
 
@@ -227,8 +229,8 @@ def _can_be_served(name: str, facts: Facts, wanted: Wanted) -> bool:
     return True
 
 
-def _against(name: str, facts: Facts, wanted: Wanted) -> str | None:
-    """Return why the installed driver cannot stay, empty if it can; None if none is installed."""
+def _objection(name: str, facts: Facts, wanted: Wanted) -> str | None:
+    """Return why the installed driver cannot stay; empty if it can, None if none is installed."""
     installed = facts.driver.installed
     if installed is None:
         return None
@@ -245,10 +247,6 @@ def _against(name: str, facts: Facts, wanted: Wanted) -> str | None:
     oldest, newest = _range({name: facts}, wanted)
     if not oldest <= branch_of(installed) <= (newest or branch_of(installed)):
         return f"has driver {installed}, which does not serve its GPUs"
-    return _against_module(facts)
-
-
-def _against_module(facts: Facts) -> str:
     driver = facts.driver
     kinds = {limits.open_module for limits in _known(facts.generations).values()}
     if driver.open is None or driver.loaded != driver.installed:
@@ -263,7 +261,7 @@ def _against_module(facts: Facts) -> str:
 
 
 def _range(nodes: Mapping[str, Facts], wanted: Wanted) -> tuple[int, int | None]:
-    """Return the oldest and the newest branch that will do; None if there is no newest."""
+    """Return the oldest and the newest branch that serve all nodes; None if there is no newest."""
     cuda = wanted.cuda
     served = [
         (name, generation, limits)
@@ -307,40 +305,40 @@ def _pick(
     def fits(branch: int) -> bool:
         return oldest <= branch and (newest is None or branch <= newest)
 
-    said = f"{oldest} to {newest}" if newest else f"{oldest} or newer"
+    range_ = f"{oldest} to {newest}" if newest else f"{oldest} or newer"
     if wanted.pinned is not None and not fits(wanted.pinned):
         raise NoDriver(
-            f"driver branch {wanted.pinned} does not serve {', '.join(nodes)}: it has to be {said}",
+            f"driver branch {wanted.pinned} does not serve {', '.join(nodes)}: it must be {range_}",
             "change nvidia_driver_branch",
         )
     switched = any(facts.fabric for facts in nodes.values())
     managed = any(facts.nvlink5 for facts in nodes.values())
     # Fabric Manager must have exactly the driver's version, so both come from one source.
-    had = {
+    offered = {
         source: [
             offer.branch
-            for offer in there
+            for offer in of_source
             if (offer.fabric_manager or not switched) and (offer.subnet_manager or not managed)
         ]
-        for source, there in offers.items()
+        for source, of_source in offers.items()
     }
     if wanted.pinned is not None:
-        listed = [source for source, branches in had.items() if wanted.pinned in branches]
-        return wanted.pinned, listed[0] if listed else list(offers)[-1]
-    for branch in others:
-        if fits(branch) and (having := [s for s, branches in had.items() if branch in branches]):
-            return branch, having[0]
-    for source, branches in had.items():
+        sources = [source for source, branches in offered.items() if wanted.pinned in branches]
+        return wanted.pinned, sources[0] if sources else list(offers)[-1]
+    for branch in filter(fits, others):
+        if sources := [source for source, branches in offered.items() if branch in branches]:
+            return branch, sources[0]
+    for source, branches in offered.items():
         if fitting := [branch for branch in branches if fits(branch)]:
             return max(fitting), source
-    there = "; ".join(f"{source}: {', '.join(map(str, b)) or 'none'}" for source, b in had.items())
+    there = "; ".join(f"{s}: {', '.join(map(str, b)) or 'none'}" for s, b in offered.items())
     hint = "allow another source (nvidia_driver_sources) or choose a recipe with an older CUDA"
-    if newest is not None and any(b > newest for branches in had.values() for b in branches):
+    if newest is not None and any(b > newest for branches in offered.values() for b in branches):
         hint = "use an image with Debian 12, whose sources have older branches"
         if len({generation for facts in nodes.values() for generation in facts.generations}) > 1:
             hint += ", or give each generation of GPUs a cluster of its own"
     raise NoDriver(
-        f"{', '.join(nodes)} {'needs' if len(nodes) == 1 else 'need'} driver branch {said}"
+        f"{', '.join(nodes)} {'needs' if len(nodes) == 1 else 'need'} driver branch {range_}"
         f"{' with Fabric Manager' if switched else ''}"
         f"{' and the NVLink subnet manager' if managed else ''}, and there is {there or 'none'}",
         hint,

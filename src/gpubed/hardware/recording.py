@@ -1,10 +1,10 @@
-"""Records a model for simulated nodes from a GPU report.
+"""Converts a GPU report to a model for simulated nodes.
 
     python -m gpubed.hardware.recording REPORT MODEL > src/simulated_gpus/image/models/MODEL.json
 
-The model is that of the first GPU of the first node. Values that no program on a node tells (CUDA
-cores, width of the memory bus) are null, to be looked up by hand; so are MIG's profiles. The
-machine around the GPU is that of other models of the same device, else `pcie`.
+The model describes the first GPU of the first node. Values that no program on a node reports (CUDA
+cores, width of the memory bus, MIG's profiles) are null, to be looked up by hand. Key `board` is
+that of another model of the same device, else `pcie`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def model(report: Report, name: str) -> dict[str, Any]:
     """Return the content of a model's file; raise an error unless it has real GPUs."""
     node = report.nodes[0] if report.nodes else None
     if node is None or not node.facts.get("gpus"):
-        raise GpubedError("the report tells of no GPU")
+        raise GpubedError("the report has no GPU")
     if node.simulated:
         raise GpubedError(f"the report is of a simulated {node.simulated}, not of a GPU")
     try:
@@ -95,10 +95,10 @@ def _bars(resource: str) -> list[dict[str, int]]:
 
 
 def _values(gpu: etree._Element) -> dict[str, Any]:
-    """Return readings, limits and versions; the readings count as those of an idle GPU."""
+    """Return readings, limits and versions; the readings are taken for those of an idle GPU."""
 
     def number(*names: str) -> float | int | None:
-        """Return the number of the first element that has one; names differ by version."""
+        """Return the number in the first element that has one; names differ by version."""
         for name in names:
             found = re.match(r"-?[0-9.]+", gpu.findtext(name) or "")
             if found:
@@ -114,18 +114,16 @@ def _values(gpu: etree._Element) -> dict[str, Any]:
         return number(f"gpu_power_readings/{name}", f"power_readings/{name}")
 
     def heat(limit: str, below: str) -> float | int | None:
-        """Return a temperature limit in °C.
+        """Return a temperature limit in °C, which Hopper and later report as a margin.
 
-        Hopper and later report margins, from which it is computed.
-
-        `gpu_temp_tlimit` is how far the GPU is below its highest temperature in use, and limits
-        above that are negative (nvidia-smi's manual, "T.Limit").
+        `gpu_temp_tlimit` is the margin of the present temperature; the margins of limits above the
+        highest temperature in use are negative (nvidia-smi's manual, "T.Limit").
         """
-        told, now = number(f"temperature/{limit}"), number("temperature/gpu_temp")
-        left, beyond = number("temperature/gpu_temp_tlimit"), number(f"temperature/{below}")
-        if told is not None or now is None or left is None or beyond is None:
-            return told
-        return now + left - beyond
+        absolute, now = number(f"temperature/{limit}"), number("temperature/gpu_temp")
+        margin, of_limit = number("temperature/gpu_temp_tlimit"), number(f"temperature/{below}")
+        if absolute is not None or now is None or margin is None or of_limit is None:
+            return absolute
+        return now + margin - of_limit
 
     ecc, rows = word("ecc_mode/current_ecc"), gpu.find("remapped_rows/remapped_row_corr")
     memory = number("fb_memory_usage/total"), number("fb_memory_usage/reserved")
@@ -176,7 +174,7 @@ def _values(gpu: etree._Element) -> dict[str, Any]:
 
 
 def _nvlink(node: NodeReport) -> dict[str, int | None] | None:
-    """Return the NVLinks of the first GPU; `Link 0: 26.562 GB/s` is the rate of one."""
+    """Return the NVLinks of the first GPU, which have lines such as `Link 0: 26.562 GB/s`."""
     first = node.commands["nvidia-smi nvlink -s"].split("\nGPU 1")[0]
     speeds = [float(text) for text in re.findall(r"Link \d+: ([0-9.]+) GB/s", first)]
     if not speeds:
@@ -186,7 +184,7 @@ def _nvlink(node: NodeReport) -> dict[str, int | None] | None:
 
 
 def main(arguments: list[str]) -> None:
-    """Print the model that is recorded from a report."""
+    """Print the model of a report."""
     if len(arguments) != 2:
         raise UsageError("python -m gpubed.hardware.recording REPORT MODEL")
     found = model(read(Path(arguments[0])), arguments[1])

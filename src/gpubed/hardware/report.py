@@ -1,7 +1,7 @@
-"""The GPU report: all that is needed to simulate a node's GPUs, in one file.
+"""The GPU report: a file with all data that simulating a node's GPUs needs.
 
-`gpubed verify CLUSTER --gpu-report FILE` writes it; `recording` makes the model of a simulated GPU
-from it. Names of persons, machines and cards are replaced, equal ones by equal ones.
+`gpubed verify CLUSTER --gpu-report FILE` writes it; `recording` converts it to the model of a
+simulated GPU. Names of persons, machines and cards are replaced by stable pseudonyms.
 
 | what | becomes |
 | --- | --- |
@@ -34,16 +34,16 @@ from gpubed.core.paths import assets
 from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import SSH
 
-# Facts that have nothing to do with GPUs.
-_NOT_ASKED = ("failed_units", "disks")
+# Facts that do not concern GPUs.
+_LEFT_OUT = ("failed_units", "disks")
 _ANSWER = TypeAdapter(dict[str, Any])
 _PROCESSES = re.compile(r"<processes>.*?</processes>", re.DOTALL)
 _PROGRAM = re.compile(r"\bname=[^,\s]+")
-# An element of nvidia-smi's XML; N/A, where a card has no number, does not match.
+# An element of nvidia-smi's XML; N/A does not match.
 _SERIAL = re.compile(r"(<\w*(?:serial|guid)\w*>\s*)((?:0x)?[0-9][\w-]*)")
 _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _MAC = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}(?![\w:])")
-# Candidates for addresses: `ip_address` tells them from versions and PCI addresses.
+# Candidates for IP addresses; `ip_address` rejects versions and PCI addresses.
 _IP = re.compile(
     r"(?<![\w.:])(?:(?:\d{1,3}\.){3}\d{1,3}|(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{0,4})(?![\w.:])"
 )
@@ -54,7 +54,7 @@ class _Model(BaseModel):
 
 
 class NodeReport(_Model):
-    """The report of one node, as its programs and files print it."""
+    """The report of one node: outputs of programs and contents of files."""
 
     name: str
     simulated: str | None  # the model of its GPUs if they are simulated
@@ -69,7 +69,7 @@ class NodeReport(_Model):
 
 
 class Report(_Model):
-    """The whole file."""
+    """The GPU report of a cluster."""
 
     schema_: Literal["gpubed/gpu-report/1"] = Field(alias="schema")
     gpubed: str
@@ -78,32 +78,36 @@ class Report(_Model):
 
 
 def of_cluster(cluster: Cluster) -> Report:
-    """Return the report of the nodes that are to have GPUs; at least one."""
-    asked = [node for node in cluster.allocation.nodes if node.gpus]
-    if not asked:
-        raise GpubedError(f"no node of {cluster.name} is to have GPUs", "gpus: in cluster.yml")
+    """Return the report of a cluster's nodes with GPUs.
+
+    Raises:
+        GpubedError: No node has GPUs.
+    """
+    nodes = [node for node in cluster.allocation.nodes if node.gpus]
+    if not nodes:
+        raise GpubedError(f"no node of {cluster.name} has GPUs", "gpus: in cluster.yml")
     collected = {}
-    for node in asked:
+    for node in nodes:
         with SSH(node, cluster.paths) as ssh:
             collected[node.name] = collect(ssh)
     return make(collected)
 
 
 def collect(ssh: SSH) -> dict[str, Any]:
-    """Collect the content of a node's report, names included."""
+    """Collect the content of a node's report, with real names."""
     programs = assets() / "roles" / "hardware" / "files"
-    found = _ask(ssh, "sudo -n python3 -", reading.file(programs / "gpubed-gpu-report").text())
-    facts = _ask(ssh, "gpubed-facts")
+    report = _run(ssh, "sudo -n python3 -", reading.file(programs / "gpubed-gpu-report").text())
+    facts = _run(ssh, "gpubed-facts")
     return {
-        **found,
+        **report,
         "simulated": facts["simulated"],
-        "facts": {key: value for key, value in facts.items() if key not in _NOT_ASKED},
-        "host": _ask(ssh, "sudo -n python3 -", reading.file(programs / "gpubed-gpu-host").text()),
+        "facts": {key: value for key, value in facts.items() if key not in _LEFT_OUT},
+        "host": _run(ssh, "sudo -n python3 -", reading.file(programs / "gpubed-gpu-host").text()),
     }
 
 
 def make(collected: Mapping[str, Mapping[str, Any]]) -> Report:
-    """Return an anonymous report of what was collected, by node name."""
+    """Return an anonymous report from the data that `collect` returned, by node name."""
     hosts = {*collected, *(str(found["facts"]["host"]) for found in collected.values())}
     anonymous = _Anonymous(sorted(hosts))
     nodes = [{"name": name, **found} for name, found in collected.items()]
@@ -126,7 +130,7 @@ def write(path: Path, report: Report) -> None:
 
 
 def described(report: Report, path: Path) -> str:
-    """Return a message about where the report is, and which GPUs in it are simulated."""
+    """Return a message with the report's path and its simulated GPUs."""
     simulated = sorted({node.simulated for node in report.nodes if node.simulated})
     note = f"; simulated ({', '.join(simulated)}): no model can be recorded" if simulated else ""
     return f"GPU report of {len(report.nodes)} node(s): {path}{note}"
@@ -137,15 +141,15 @@ def read(path: Path) -> Report:
     return reading.file(path, "gpubed verify CLUSTER --gpu-report FILE").json(Report)
 
 
-def _ask(ssh: SSH, command: str, stdin: str = "") -> dict[str, Any]:
-    said = ssh.run(command, stdin=stdin, timeout=300)
-    return reading.reply(said.stdout, f"what {ssh.node.name} tells about its GPUs").json(_ANSWER)
+def _run(ssh: SSH, command: str, stdin: str = "") -> dict[str, Any]:
+    output = ssh.run(command, stdin=stdin, timeout=300).stdout
+    return reading.reply(output, f"the description of {ssh.node.name}'s GPUs").json(_ANSWER)
 
 
 class _Anonymous:
-    """Replaces names, and remembers the replacements.
+    """Replaces names in texts by stable pseudonyms.
 
-    `hosts` are host names, which cannot be told from other words of a text.
+    `hosts` lists the host names, which have no pattern of their own.
     """
 
     def __init__(self, hosts: list[str]) -> None:

@@ -1,7 +1,4 @@
-"""Data about NVIDIA's GPUs: `roles/hardware/files/nvidia-gpus.json`.
-
-On nodes, `gpubed-facts` looks up device ids in the same file.
-"""
+"""Data about NVIDIA's GPUs, which `gpubed-facts` reads on nodes, too."""
 
 from __future__ import annotations
 
@@ -15,14 +12,14 @@ from gpubed.core.paths import assets
 
 
 class Generation(BaseModel):
-    """What serves a generation of GPUs."""
+    """The drivers and the CUDA versions that serve a generation of GPUs."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     first_branch: int  # the oldest driver branch that serves it
-    last_branch: int | None  # the newest one; None while new branches still serve it
+    last_branch: int | None  # the newest branch that serves it; None if new branches still do
     open_module: Literal["no", "yes", "only"]  # whether NVIDIA's open module serves it
-    last_cuda: int | None  # the newest CUDA major version with code for it; None as above
+    last_cuda: int | None  # the newest CUDA major version with code for it; None if new ones have
 
 
 class Chip(BaseModel):
@@ -38,7 +35,7 @@ class Chip(BaseModel):
 
 
 class Table(BaseModel):
-    """The part of the file that choices depend on."""
+    """The part of the file that gpubed reads."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -53,7 +50,7 @@ class Table(BaseModel):
 
 @cache
 def table() -> Table:
-    """Return the table."""
+    """Return the content of the file."""
     path = assets() / "roles" / "hardware" / "files" / "nvidia-gpus.json"
     return reading.file(path).json(Table)
 

@@ -1,1 +1,1 @@
-"""Jobs, their runs, and how ranks start."""
+"""Jobs, their runs, and the launchers that start ranks."""

@@ -1,4 +1,4 @@
-"""Recognizes why a rank failed: what its node wrote about its end, and what it printed last."""
+"""Recognizes why a rank failed, by its exit code, its last output and the state of its node."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ ENDS = ".ends"
 """The folder of a run where `gpubed-exit` writes a file for each rank that failed."""
 _LARGEST = 2**16  # bytes of such a file
 _LONGEST = 200  # characters of a rank's last line
-_BY_SIGNAL = 128  # with the signal's number: how shells report it
+_BY_SIGNAL = 128  # shells report the end by a signal as 128 plus its number
 _KILLED = re.compile(r"killed by signal: Killed|Signal 9\b|SIGKILL")
-# Errors of ranks that lost another one: consequences, never the cause of a failure.
+# Errors of ranks whose peer failed: consequences, never the cause of a failure.
 CONSEQUENCE = re.compile(
     r"HorovodInternalError|Horovod has been shut down|Connection (?:closed|reset) by peer|"
     r"Broken pipe|NCCL.*(?:remote process exited|aborted|unhandled system error)|ncclRemoteError|"
@@ -27,9 +27,9 @@ CONSEQUENCE = re.compile(
     r"DistNetworkError: .*failed to (?:recv|send)|DistStoreError|collective operation timeout|"
     r"Rendezvous(?:Connection|Closed)Error"
 )
-_ABORTED = re.compile(r"terminate called |Aborted|Segmentation fault")  # of C++ and of shells
+_ABORTED = re.compile(r"terminate called |Aborted|Segmentation fault")  # C++ and shells
 _SIZE = r"([\d.]+ \w+)"
-# What a rank prints last, the kind of its cause, and the words; {full} is a full file system.
+# Kind of the cause, pattern of the last output, and message; {full} lists full file systems.
 _KINDS = tuple(
     (kind, re.compile(pattern, re.DOTALL), words)
     for kind, pattern, words in (
@@ -72,14 +72,14 @@ _KINDS = tuple(
             r"undefined symbol: (\w+)",
             " loads a library that was built for other versions: undefined symbol {0}",
         ),
-        # Of torchrun, about a process that it started.
+        # torchrun's message about a process that it started.
         ("signal", r"Signal \d+ \((SIG(?!TERM)\w+)\) received", " was killed by {0}"),
     )
 )
 
 
 class Memory(BaseModel):
-    """The limit that a rank ran into, and the most that was used, in bytes; None is unknown."""
+    """The memory limit of a killed rank (None if unknown) and the peak of its use, in bytes."""
 
     limit: Annotated[int, Field(ge=0, le=2**62)] | None
     peak: Annotated[int, Field(ge=0, le=2**62)]
@@ -91,12 +91,12 @@ class Memory(BaseModel):
 
 
 class End(BaseModel):
-    """How a rank failed, by its node.
+    """The end of a failed rank, as `gpubed-exit` on its node wrote it.
 
     Attributes:
-        at: When, in seconds since 1970.
-        code: Its exit code; negative for the signal that ended it.
-        memory: Set where the kernel killed a process for want of memory.
+        at: Time in seconds since 1970.
+        code: Exit code; negative for the number of a signal.
+        memory: Set if the kernel killed a process because memory ran out.
         full: Full file systems at that time, and their sizes in bytes.
     """
 
@@ -107,7 +107,7 @@ class End(BaseModel):
 
     @property
     def signal(self) -> str:
-        """The name of the signal that ended it, also where a shell reported it; else empty."""
+        """The name of the signal that ended the rank or its shell's child; else empty."""
         number = -self.code if self.code < 0 else self.code - _BY_SIGNAL
         try:
             return signal.Signals(number).name
@@ -116,7 +116,7 @@ class End(BaseModel):
 
 
 def ends(run: Path, ranks: int) -> dict[int, End]:
-    """Return how ranks of a run failed, as far as their nodes could write it."""
+    """Return the ends of failed ranks, by rank; those that nodes could not write are missing."""
     found = {}
     for rank in range(ranks):
         try:
@@ -126,36 +126,32 @@ def ends(run: Path, ranks: int) -> dict[int, End]:
     return found
 
 
-def known(said: str, end: End | None) -> tuple[str, str] | None:
-    """Return kind and words of a cause that one of the patterns recognizes.
+def recognized(output: str, end: End | None) -> tuple[str, str] | None:
+    """Return the kind and the message of a cause that a pattern recognizes.
 
     Args:
-        said: The exception that ended the rank, or its last lines.
+        output: The exception that ended the rank, or its last lines.
     """
-    if end and end.memory and (end.signal == "SIGKILL" or _KILLED.search(said)):
+    if end and end.memory and (end.signal == "SIGKILL" or _KILLED.search(output)):
         return "out_of_memory", f" ran out of memory{end.memory}"
-    if end and end.signal == "SIGBUS" and any("shm" in place for place in end.full):
-        said += " SIGBUS"
+    places = end.full if end else {}
+    if end and end.signal == "SIGBUS" and any("shm" in place for place in places):
+        output += " SIGBUS"
+    full = ", ".join(f"{place} ({files.size(size)})" for place, size in places.items())
     for kind, pattern, words in _KINDS:
-        if found := pattern.search(said):
-            what = [text or "" for text in found.groups()]
-            place = f" for {what[0]}" if what and what[0] else ""
-            return kind, words.format(*what, for0=place, full=_full(end))
+        if found := pattern.search(output):
+            groups = [text or "" for text in found.groups()]
+            file = f" for {groups[0]}" if groups and groups[0] else ""
+            return kind, words.format(*groups, for0=file, full=f"; full: {full}" if full else "")
     return None
 
 
-def by_code(said: str, end: End) -> tuple[str, str] | None:
-    """Return kind and words of a cause that the exit code alone tells; None for a consequence."""
-    if end.signal == "SIGTERM" or (end.signal in ("", "SIGABRT") and CONSEQUENCE.search(said)):
+def by_code(output: str, end: End) -> tuple[str, str] | None:
+    """Return the kind and the message of a cause by exit code; None for a consequence."""
+    if end.signal == "SIGTERM" or (end.signal in ("", "SIGABRT") and CONSEQUENCE.search(output)):
         return None
-    lines = [line for line in said.splitlines() if line.strip() and not _ABORTED.match(line)]
+    lines = [line for line in output.splitlines() if line.strip() and not _ABORTED.match(line)]
     last = f"; its last line: {lines[-1].strip()[:_LONGEST]}" if lines else ""
     if end.signal:
         return "signal", f" was killed by {end.signal}{last}"
     return "exit", f" ended with exit code {end.code}{last}"
-
-
-def _full(end: End | None) -> str:
-    places = (f"{place} ({files.size(size)})" for place, size in (end.full if end else {}).items())
-    text = ", ".join(places)
-    return f"; full: {text}" if text else ""

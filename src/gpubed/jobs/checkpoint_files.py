@@ -1,7 +1,7 @@
-"""Names checkpoint folders, and lists their files: checkpoints, and others.
+"""Names of checkpoint folders, and the files in them.
 
-Jobs name their files as they like. Hidden files and drafts are still being written; checksums and
-damaged files are no checkpoints either.
+Jobs choose the names of their checkpoints. Hidden files, drafts, checksums and damaged files are no
+checkpoints.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FINISHED = (
     "! -name '.*' ! -name draft ! -name '*.part' ! -name '*.tmp' "
     "! -name '*.sha256' ! -name '*.damaged*'"
 )
-"""By which `find` tells the files that a run could go on from."""
+"""Arguments of `find` that select finished checkpoints."""
 _SUM = ".sha256"
 # Files may vanish while `find` runs, and the folder may be a link.
 _LIST = (
@@ -35,10 +35,10 @@ _LOOK_S = 30.0
 
 @dataclass(frozen=True)
 class Files:
-    """The files of a checkpoint folder: of each its name, and its size and time as one text.
+    """The files of a checkpoint folder, each as its name and a text with size and time.
 
     Attributes:
-        finished: Checkpoints that a run could go on from.
+        finished: Checkpoints from which a run can resume.
         beside: Drafts, checksums and damaged files.
     """
 
@@ -47,8 +47,8 @@ class Files:
 
     @classmethod
     def of(cls, listed: str) -> Self:
-        """Parse the list that the head printed."""
-        entries = [entry for one in listed.split("\0") if (entry := _ENTRY.fullmatch(one))]
+        """Parse the output of the head's `find`."""
+        entries = [entry for text in listed.split("\0") if (entry := _ENTRY.fullmatch(text))]
         finished = frozenset((e[3], e[2]) for e in entries if e[1] == "finished")
         return cls(finished, frozenset((e[3], e[2]) for e in entries) - finished)
 
@@ -57,10 +57,10 @@ class Files:
         return self.finished - start.finished
 
     def have_more(self, start: Files, before: Files) -> bool:
-        """Say whether there are new checkpoints since the start, and they are complete.
+        """Return whether there are new checkpoints since the start, and they are complete.
 
-        They are complete if all of them were already the same in the look `before`, or if one has a
-        new checksum, which cannot be written earlier.
+        They are complete if they have not changed since the list `before`, or if one of them has a
+        new checksum, which a job writes after the checkpoint.
         """
         new = self.new(start)
         sums = {name for name, _ in self.beside - start.beside}
@@ -75,16 +75,16 @@ def folder(plan: ClusterPlan, name: str) -> str:
 
 def look(cluster: Cluster, name: str) -> Files | None:
     """List a checkpoint folder on the head; None if the head does not answer."""
-    where = folder(cluster.plan, name)
+    path = folder(cluster.plan, name)
     try:
         with SSH(cluster.allocation.head, cluster.paths) as head:
-            return Files.of(head.run(_LIST, where, where, timeout=_LOOK_S).stdout)
+            return Files.of(head.run(_LIST, path, path, timeout=_LOOK_S).stdout)
     except GpubedError:
         return None
 
 
 def has_some(cluster: Cluster, name: str) -> bool:
-    """Say whether a folder has a checkpoint; False if the head does not answer."""
+    """Return whether a folder has a checkpoint; False if the head does not answer."""
     found = look(cluster, name)
     return found is not None and bool(found.finished)
 
@@ -97,26 +97,26 @@ def require_some(cluster: Cluster, names: Iterable[str], hint: str) -> None:
     """
     found = {folder(cluster.plan, name): look(cluster, name) for name in names}
     if found and all(files is not None and not files.finished for files in found.values()):
-        raise UsageError(f"there is no checkpoint to go on from in {', '.join(found)}", hint)
+        raise UsageError(f"there is no checkpoint to resume from in {', '.join(found)}", hint)
 
 
 _LONGEST = 255  # bytes of a file's name, here and on nodes
 
 
 def folder_fault(name: str) -> str:
-    """Return why a text names no folder below `checkpoints/`; empty if it names one."""
+    """Return why a text is no name of a folder below `checkpoints/`; empty if it is one."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
         return f"{name!r} leads out of the folder of checkpoints"
     if not path.parts:
-        return f"{name!r} is the folder of all checkpoints, and none in it"
+        return f"{name!r} is the folder of all checkpoints, not a folder in it"
     if (length := len(lock_name(name))) > _LONGEST:
-        return f"its name is too long: {length} bytes, as URLs write it, of {_LONGEST} at most"
+        return f"its name is too long: {length} bytes in a URL, {_LONGEST} are allowed"
     return ""
 
 
 def folder_name(name: str) -> str:
-    """Return the one spelling of a name: `c1` for `./c1`, `c1/` and `c1/.`."""
+    """Return the normal form of a name: `c1` for `./c1`, `c1/` and `c1/.`."""
     return str(PurePosixPath(name))
 
 

@@ -1,4 +1,4 @@
-"""Reads figures by step from a run's `metrics.jsonl`, `metrics.csv` or TensorBoard event files."""
+"""Reads metrics by step from a run's `metrics.jsonl`, `metrics.csv` or TensorBoard event files."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _MOST = 100  # figures
 _LARGEST_WHOLE = 2**63
 _LONGEST = 100  # characters of a name
 _ROW = TypeAdapter[Mapping[str, Any]](dict[str, Any])
-# What an event file raises that is cut off, damaged or has fields of other types.
+# Raised for event files that are cut off, damaged, or have fields of other types.
 _DAMAGED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, struct.error)
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def read(folder: Path) -> dict[str, Points]:
-    """Return the steps and values of each figure in a run's folder, in the order of its rows.
+    """Return the steps and values of each metric in a run's folder, in the order of the rows.
 
-    `metrics.jsonl` has an object per line. The step is that of the first column `step`,
-    `global_step`, `iteration` or `epoch`, else the row's number. What is no number, or no row,
-    is left out. Event files are read where there is neither of the two other files.
+    `metrics.jsonl` has an object per line. The step is in the first of the columns `step`,
+    `global_step`, `iteration` and `epoch`, else it is the row's number. Invalid rows, and values
+    that are no numbers, are left out. Event files are read if both other files are missing.
     """
     curves = dict[str, Points]()
     for number, row in enumerate(_rows(folder)):
@@ -51,15 +51,15 @@ def read(folder: Path) -> dict[str, Points]:
 
 
 def thinned(points: Points, most: int) -> Points:
-    """Return at most so many points, each the mean of its neighbours, without NaN and infinity."""
-    finite = [one for one in points if all(map(is_number, one))]
+    """Return at most `most` points, each the mean of its neighbours, without NaN and infinity."""
+    finite = [point for point in points if all(map(is_number, point))]
     each = math.ceil(len(finite) / most) or 1
     parts = [finite[start : start + each] for start in range(0, len(finite), each)]
     return [(part[-1][0], fmean(value for _, value in part)) for part in parts]
 
 
 def drawn(points: Points, width: int = 40) -> str:
-    """Return a curve as a line of blocks."""
+    """Return a curve as a line of block characters."""
     values = [value for _, value in thinned(points, width)]
     low, span = min(values, default=0.0), max(values, default=0.0) - min(values, default=0.0)
     return "".join(_BLOCKS[int((v - low) / span * 7.99) if span else 0] for v in values)
@@ -76,7 +76,7 @@ def _rows(folder: Path) -> Iterator[Mapping[str, Any]]:
                 yield from ({k: v for k, v in row.items() if k} for row in csv.DictReader(lines))
             return
         for line in lines:
-            with suppress(Unreadable):  # the last one may be cut off
+            with suppress(Unreadable):  # the last line may be cut off
                 yield reading.reply(line, name).json(_ROW)
         return
     files = sorted(folder.rglob("events.out.tfevents.*"))

@@ -1,8 +1,7 @@
-"""Runs an elastic training: run after run, each from the checkpoint of the one before.
+"""Runs an elastic training: a sequence of runs, each of which resumes from the last checkpoint.
 
-A run that loses a node ends on all others, and the next one starts on those that are healthy then.
-Unlike Horovod's elastic mode, this needs nothing of the training but checkpoints, and survives a
-rank that dies while the world forms.
+If a run loses a node, gpubed ends it, and starts the next run on the healthy nodes. Unlike
+Horovod's elastic mode, this needs only checkpoints, and survives ranks that die while it starts.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _ASK_AGAIN_S = 10.0
 
 @dataclass(frozen=True)
 class Bounds:
-    """Number of nodes of a training: it waits for the least; a `most` of None takes all."""
+    """Limits of a training's number of nodes; a `most` of None stands for all nodes."""
 
     least: int = 1
     most: int | None = None
@@ -43,7 +42,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Leg:
-    """One run of a training; `why` has its failures."""
+    """One run of a training; `why` joins its failures."""
 
     run_id: str
     nodes: tuple[str, ...]
@@ -54,7 +53,7 @@ class Leg:
 
 @dataclass(frozen=True)
 class Keeps:
-    """The folder of a job's checkpoints, and the argument that names it.
+    """The folder of a job's checkpoints, and the argument with its name.
 
     Attributes:
         is_named: Whether the user or `job.yml` named it; else it has the first run's name.
@@ -75,17 +74,17 @@ class _Pool:
 
 
 class Training:
-    """A training on one cluster that starts runs until it is done.
+    """A training on one cluster: starts runs until one completes.
 
     Args:
-        say: Called with what happens between runs.
+        say: Called with messages about events between runs.
         on_output: Called with each line that the job prints.
         resumes: The run from whose checkpoint the training starts.
 
     Attributes:
         run_id: The present or last run; before the first, `resumes`.
         legs: The runs that ended, oldest first.
-        seconds: Duration, including the time that it waited for nodes.
+        seconds: Duration, including the waits for nodes.
 
     Raises:
         UsageError: The job keeps no checkpoints, or its launcher cannot end a run early.
@@ -108,7 +107,7 @@ class Training:
         settings = {**request.settings, keeps.argument: keeps.folder}
         self._request = request.model_copy(update={"settings": settings})
         self._say, self._on_output = say, on_output
-        self._uuid = self._told = ""
+        self._uuid = self._last_note = ""
         self._pace = Pace()
         self.run_id = resumes
         self.legs: list[Leg] = []
@@ -118,10 +117,10 @@ class Training:
         """Run the training to its end; return the result of its last run.
 
         Raises:
-            UsageError: It cannot begin.
+            UsageError: The request is wrong.
             Locked: A measurement must be alone, or another run writes the same checkpoints.
-            NotUp: The cluster is not up, or was replaced by another one.
-            GpubedError: It cannot begin, or there were too few nodes for an hour.
+            NotUp: The cluster is not up, or was replaced by another cluster.
+            GpubedError: The training cannot begin, or there were too few nodes for an hour.
         """
         with (
             checkpoints.kept(self._paths, [self._folder], checkpoints.ELASTIC),
@@ -133,42 +132,44 @@ class Training:
             return result
 
     def _run(self) -> JobResult:
-        pool, in_vain = self._wait_for_nodes(), 0
+        pool, failures = self._wait_for_nodes(), 0
         if self.run_id:
             hint = begin_anew(self._paths, self._request)
             checkpoint_files.require_some(pool.usable, [self._folder], hint)
-        kept = self._kept(pool)
+        before = self._checkpoints(pool)
         while True:
-            had = _chosen(pool.usable, self._bounds, self.legs[-1].nodes if self.legs else ())
-            result, detector = self._leg(pool, had)
-            if result.completed:  # wrong metrics would only come again
+            nodes = _chosen(pool.usable, self._bounds, self.legs[-1].nodes if self.legs else ())
+            result, detector = self._leg(pool, nodes)
+            if result.completed:  # a repetition would have the same metrics
                 return result
             pool = self._wait_for_nodes()
-            now = self._kept(pool)
-            got_on = bool(now and kept and now.new(kept))
+            now = self._checkpoints(pool)
+            progressed = bool(now and before and now.new(before))
             # A job that fails by itself without a new checkpoint would fail forever. A connection
-            # lost before the first step is no proof that a node was at fault.
-            there = set(map(_who, pool.usable.allocation.nodes))
-            lacked = pool.waited or not there.issuperset(map(_who, had))
+            # lost before the first step does not prove a fault of a node.
+            present = set(map(_identity, pool.usable.allocation.nodes))
+            lacked = pool.waited or not present.issuperset(map(_identity, nodes))
             cut_off = result.cut_off and detector.has_stepped
             by_nodes = detector.blames_nodes or lacked or cut_off
-            in_vain = 0 if by_nodes or got_on else in_vain + 1
-            if in_vain == _TRIES:
-                why = f"it ended {_TRIES} times in a row before it had kept anything new"
+            failures = 0 if by_nodes or progressed else failures + 1
+            if failures == _TRIES:
+                why = f"it ended {_TRIES} times in a row without a new checkpoint"
                 return replace(result, failures=[why, *result.failures])
             if now and not now.finished:
                 where = checkpoint_files.folder(pool.usable.plan, self._folder)
                 self._say(f"there is no checkpoint in {where}: it begins anew")
-            kept = now or kept
+            before = now or before
 
     def _wait_for_nodes(self) -> _Pool:
-        said, until = "", time.monotonic() + _WAIT_S
+        last_why, until = "", time.monotonic() + _WAIT_S
         while True:
             try:
                 pool = self._look()
-                why = self._lacks(pool)
-                if not why:
-                    return replace(pool, waited=bool(said))
+                able, least = len(pool.usable.allocation.with_ranks), self._bounds.least
+                if able >= least:
+                    return replace(pool, waited=bool(last_why))
+                reasons = "".join(f"; {name}: {why}" for name, why in pool.left_out.items())
+                why = f"{able} node(s) are well, and at least {least} are wanted{reasons}"
             except NotUp:
                 raise
             except GpubedError as error:
@@ -178,57 +179,50 @@ class Training:
             if time.monotonic() > until:
                 again = f"gpubed run {self._paths.name} --elastic --resume {self.run_id}"
                 raise GpubedError(f"{why}; it waited for an hour", again if self.run_id else None)
-            if why != said:
+            if why != last_why:
                 self._say(f"waits: {why}")
-                said = why
+                last_why = why
             time.sleep(_ASK_AGAIN_S)
 
     def _look(self) -> _Pool:
         paths = self._paths
-        # An edited cluster.yml does not stop a training that is under way.
-        cluster = self._now() if self._uuid else load_cluster(paths)
+        # Later edits of cluster.yml do not stop the training.
+        cluster = self._load_current() if self._uuid else load_cluster(paths)
         cluster.allocation.require_nodes()
         self._uuid = self._uuid or cluster.allocation.uuid
         if cluster.allocation.uuid != self._uuid:
             raise NotUp(
-                f"the {paths.name} that it was begun on is no more", f"gpubed runs {paths.name}"
+                f"{paths.name} was removed and is another cluster now", f"gpubed runs {paths.name}"
             )
         _require_settled(paths)
         unfinished.require_configured(cluster)
         link_rates.require_declared(paths)
         usable, unwell = health.usable(cluster)
-        _require_settled(paths)  # a hanging node delays the look, and a watch may repair it
-        return _Pool(usable, {one.node: one.reason for one in unwell})
+        _require_settled(paths)  # again: a watch may have begun a repair while a node hung
+        return _Pool(usable, {found.node: found.reason for found in unwell})
 
-    def _now(self) -> Cluster:
-        def tell(what: str) -> None:
-            if what != self._told:
-                self._say(what)
-                self._told = what
+    def _load_current(self) -> Cluster:
+        def note(message: str) -> None:
+            if message != self._last_note:
+                self._say(message)
+                self._last_note = message
 
-        return load_current(self._paths, tell)
+        return load_current(self._paths, note)
 
-    def _lacks(self, pool: _Pool) -> str:
-        able, least = len(pool.usable.allocation.with_ranks), self._bounds.least
-        if able >= least:
-            return ""
-        reasons = "".join(f"; {name}: {why}" for name, why in pool.left_out.items())
-        return f"{able} node(s) are well, and at least {least} are wanted{reasons}"
-
-    def _leg(self, pool: _Pool, had: Sequence[Node]) -> tuple[JobResult, StallDetector]:
-        names = tuple(node.name for node in had)
+    def _leg(self, pool: _Pool, nodes: Sequence[Node]) -> tuple[JobResult, StallDetector]:
+        names = tuple(node.name for node in nodes)
         request = self._request.model_copy(update={"choice": Choice(on=names)})
         detector = StallDetector(
-            lambda: self._sight(had),
-            lambda: self._kept(pool),
+            lambda: self._sight(nodes),
+            lambda: self._checkpoints(pool),
             self._say,
             self._pace,
-            tells=jobfile.of(request).progress,
+            prints_progress=jobfile.of(request).progress,
         )
         former, began = self.run_id, time.monotonic()
         self.run_id = run_id = self._first or execution.name_run(request.job)
         self._first = ""
-        self._say(execution.beginning(request.job, had, "goes on" if former else "starts"))
+        self._say(execution.beginning(request.job, nodes, "resumes" if former else "starts"))
 
         def hear(line: str) -> None:
             detector.hear(line)
@@ -250,9 +244,9 @@ class Training:
                 )
         except UsageError:
             raise
-        except GpubedError as error:  # usually the head is gone
-            here = str(self._paths.runs / run_id)
-            result = JobResult(request.job, here, len(names), failures=[error.message])
+        except GpubedError as error:  # usually, the head is lost
+            run_dir = str(self._paths.runs / run_id)
+            result = JobResult(request.job, run_dir, len(names), failures=[error.message])
             result.seconds = time.monotonic() - began
             result.cut_off = isinstance(error, Unreachable)
         self._pace = detector.pace
@@ -262,40 +256,40 @@ class Training:
             self._say(f"{run_id} is over: {why}")
         return result, detector
 
-    def _sight(self, had: Sequence[Node]) -> Sight:
+    def _sight(self, nodes: Sequence[Node]) -> Sight:
         """Look for lost nodes of a run, and for a better choice of nodes."""
         paths = self._paths
         try:
-            cluster = self._now()
+            cluster = self._load_current()
             usable, unwell = health.usable(cluster)
         except Unreachable as error:
             return Sight(lost=error.message)
         except GpubedError:
             return Sight()  # the head answers, but is not healthy
-        there = set(map(_who, cluster.allocation.nodes))
-        lost = [f"{node.name} was replaced" for node in had if _who(node) not in there]
-        names = [node.name for node in had]
-        reasons = {one.node: one.reason for one in unwell if one.node in names}
-        lost += [reasons[one.node] for one in unwell if one.node in reasons and not one.reachable]
+        present = set(map(_identity, cluster.allocation.nodes))
+        lost = [f"{node.name} was replaced" for node in nodes if _identity(node) not in present]
+        names = [node.name for node in nodes]
+        own = [found for found in unwell if found.node in names]
+        lost += [found.reason for found in own if not found.reachable]
         if lost:
             return Sight(lost="; ".join(lost))
         able = [node.name for node in _chosen(usable, self._bounds, names)]
-        changes = runlock.holder(paths.state) or unfinished.state(paths)
-        if changes or len(able) < self._bounds.least:
+        changing = runlock.holder(paths.state) or unfinished.state(paths)
+        if changing or len(able) < self._bounds.least:
             return Sight()
-        wishes = [f"{name} is left out ({why})" for name, why in reasons.items()]
-        wishes += [f"{name} is taken in" for name in able if name not in names]
-        return Sight(better="; ".join(wishes))
+        changes = [f"{found.node} is left out ({found.reason})" for found in own]
+        changes += [f"{name} is taken in" for name in able if name not in names]
+        return Sight(better="; ".join(changes))
 
-    def _kept(self, pool: _Pool) -> Files | None:
+    def _checkpoints(self, pool: _Pool) -> Files | None:
         return checkpoint_files.look(pool.usable, self._folder)
 
 
 def first(bounds: Bounds, usable: Cluster) -> Choice:
-    """Return the nodes that a training would begin on.
+    """Return the nodes that a training would start on.
 
     Raises:
-        GpubedError: There are too few, so the training would wait.
+        GpubedError: There are too few healthy nodes, so the training would wait.
     """
     able = usable.allocation.with_ranks
     if len(able) < bounds.least:
@@ -307,29 +301,26 @@ def first(bounds: Bounds, usable: Cluster) -> Choice:
 
 
 def begin_anew(paths: ClusterPaths, request: Request) -> str:
-    """Return a hint: the command that begins a training from nothing, with equal arguments."""
+    """Return a hint with the command that starts a training without a checkpoint."""
     settings = (shlex.quote(f"{name}={value}") for name, value in request.settings.items())
     words = " ".join(f"--set {setting}" for setting in settings)
     return f"gpubed run {paths.name} --elastic {words} {request.what} begins anew"
 
 
 def require_bounds(bounds: Bounds) -> None:
-    """Refuse bounds that no number of nodes meets.
-
-    Raises:
-        UsageError: `least` is below 1, or `most` is below `least`.
-    """
+    """Raise `UsageError` if min is below 1, or max is below min."""
     most = bounds.most
     if bounds.least < 1 or (most is not None and most < bounds.least):
-        said = f"--min {bounds.least}" + ("" if most is None else f" --max {most}")
-        raise UsageError(f"{said}: no number of nodes is so", "--min 1 or more, --max not below it")
+        options = f"--min {bounds.least}" + ("" if most is None else f" --max {most}")
+        hint = "--min 1 or more, --max not below it"
+        raise UsageError(f"{options}: no number of nodes fits", hint)
 
 
 def require_elastic(paths: ClusterPaths, request: Request) -> Keeps:
-    """Return where a job keeps checkpoints; refuse a job that cannot run elastically.
+    """Return the checkpoint folder of a job.
 
     Raises:
-        UsageError: It keeps no checkpoints, or its launcher cannot end a run early.
+        UsageError: The job keeps no checkpoints, or its launcher cannot end a run early.
     """
     job = jobfile.of(request)
     launcher = request.launcher or job.launcher
@@ -339,26 +330,25 @@ def require_elastic(paths: ClusterPaths, request: Request) -> Keeps:
     argument = next((name for name, one in job.arguments.items() if one.resumes), None)
     if argument is None:
         raise UsageError(
-            f"job {request.job} keeps no checkpoints to go on from",
-            f"gpubed run {paths.name} {request.job}; docs/how-to/write-a-job.md tells how a job "
-            "keeps some",
+            f"job {request.job} keeps no checkpoints to resume from",
+            f"gpubed run {paths.name} {request.job}; see docs/how-to/write-a-job.md on checkpoints",
         )
     given = job.values(request.job, request.settings)[argument]
     return Keeps(argument, given or execution.name_run(request.job), is_named=bool(given))
 
 
 def _require_settled(paths: ClusterPaths) -> None:
-    """Refuse to begin while a cluster is being changed, or was left half changed."""
+    """Refuse a cluster that is being changed, or whose change was interrupted."""
     runlock.require_free(paths.state)
     unfinished.require_none(paths)
 
 
-def _chosen(usable: Cluster, bounds: Bounds, had: Collection[str] = ()) -> tuple[Node, ...]:
-    """Return the nodes for ranks, preferring those that the training has already."""
+def _chosen(usable: Cluster, bounds: Bounds, present: Collection[str] = ()) -> tuple[Node, ...]:
+    """Return the nodes for ranks, preferring those that the training already uses."""
     able = usable.allocation.with_ranks
-    chosen = sorted(able, key=lambda node: node.name not in had)[: bounds.most]
+    chosen = sorted(able, key=lambda node: node.name not in present)[: bounds.most]
     return tuple(node for node in able if node in chosen)
 
 
-def _who(node: Node) -> tuple[str, str]:
+def _identity(node: Node) -> tuple[str, str]:
     return node.name, node.id

@@ -1,7 +1,7 @@
-"""Runs a job on a cluster: `jobs/<name>/` → ranks on nodes → results.
+"""Runs a job on a cluster: copies its files, starts its ranks, collects its results.
 
-A job writes its results to `metrics.json`; its output is never parsed for them. Whether the job did
-what was asked (`sanity`) is kept apart from how fast it was (`metrics`).
+A job writes its results to `metrics.json`; its output is not parsed for them. Conditions that the
+results must meet (`sanity`) are apart from the figures (`metrics`).
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from gpubed.jobs.job_result import JobResult
 from gpubed.jobs.jobfile import Job
 from gpubed.jobs.launcher import Launch, Launcher
 from gpubed.jobs.rank_output import RankOutput, Updates
-from gpubed.jobs.runs import checkpoints, concurrent, origin, record
+from gpubed.jobs.runs import active, checkpoints, origin, record
 from gpubed.jobs.runs.output import Output
 from gpubed.jobs.runs.record import Cause, Record, Request
 from gpubed.nodes import openssh, selection
-from gpubed.nodes.allocation import Allocation, Cluster, Node
+from gpubed.nodes.allocation import Cluster, Node
 from gpubed.nodes.output import SSH_FAILED
 from gpubed.nodes.ssh import SSH
 from gpubed.spec.plan import ClusterPlan
@@ -48,32 +48,33 @@ from gpubed.testbeds import history, registry
 from gpubed.testbeds.base import Ended, JobBackend, JobService, Task, World
 
 _RESULTS = {"metrics.json", "metrics.jsonl", "metrics.csv", causes.ENDS}
-_IN_CONTAINER = "gpubed-container"  # role docker puts it on the nodes
+_IN_CONTAINER = "gpubed-container"  # installed by role docker
 _HINTS = {
     "out_of_memory": "smaller batches, or fewer workers of the data loader",
     "cuda_out_of_memory": "smaller batches, or gradient accumulation",
-    "disk_full": "gpubed ssh {} {} -- df -h   shows file systems; files of ended runs may go",
+    "disk_full": "gpubed ssh {} {} -- df -h   shows file systems; remove files of ended runs",
 }
-_OUTLIVE = "docs/how-to/outlive-nodes.md tells how a training goes on without it"
+_OUTLIVE = "docs/how-to/outlive-nodes.md shows trainings that continue without it"
 
 
 @dataclass(frozen=True)
 class Terms:
-    """How a run is recorded and ended, apart from what is asked of the job itself.
+    """How a run is recorded and ended; `Request` has the job and its arguments.
 
     Attributes:
-        run_id: Name of the run; by default that of `name_run`.
-        set_: The name that repetitions have in common; empty for a single run.
+        run_id: Name of the run; by default from `name_run`.
+        set_: The common name of repetitions; empty for a single run.
         repetition: Number of the repetition, from 0.
         again: The run that it repeats.
-        resumes: The run from whose checkpoint it goes on.
-        elastic: Whether it is a part of an elastic training.
-        by: The verb that measures with it; empty for a run that a user asked for.
+        resumes: The run from whose checkpoint it resumes.
+        elastic: Whether it is part of an elastic training.
+        by: The verb that measures with it; empty for a run that a user started.
         alone: Whether to refuse to start beside another run, which would distort a measurement.
         unwanted: Called every few seconds; returns why the run has to end, else an empty string.
-        was_well: Called if it was unwanted; says whether it was only interrupted and did not fail.
-        links: Rates of links that were just measured, in bit/s by `a>b`; by default those of the
-            last verification are recorded.
+        was_well: Called if `unwanted` ended the run; returns whether it was healthy, so that it
+            counts as interrupted instead of failed.
+        links: Rates of links that were just measured, in bit/s by `a>b`; by default, the rates of
+            the last verification are recorded.
     """
 
     run_id: str = ""
@@ -88,14 +89,14 @@ class Terms:
     was_well: Callable[[], bool] = lambda: False
     links: Mapping[str, float] = field(default_factory=dict)
 
-    def noted(self, planned: Record) -> Record:
+    def added_to(self, planned: Record) -> Record:
         """Return a run's record with these terms."""
-        kept = ("repetition", "again", "resumes", "elastic", "by")
-        noted = {"set": self.set_, **{name: getattr(self, name) for name in kept}}
+        names = ("repetition", "again", "resumes", "elastic", "by")
+        terms = {"set": self.set_, **{name: getattr(self, name) for name in names}}
         if self.links:
             measured = {"rates_bps": dict(self.links)}
-            noted["origin"] = planned.origin.model_copy(update=measured)
-        return planned.model_copy(update=noted)
+            terms["origin"] = planned.origin.model_copy(update=measured)
+        return planned.model_copy(update=terms)
 
 
 _USUAL = Terms()
@@ -111,8 +112,8 @@ def run(
 
     Args:
         cluster: The cluster, with the nodes that the run may use.
-        on_output: Called with each line that the job prints. One that ends with a carriage return
-            is replaced by the next one of its rank.
+        on_output: Called with each line that the job prints. A line that ends with a carriage
+            return is replaced by the next line of its rank.
 
     Raises:
         UsageError: There is no such job, launcher or node, an argument is wrong, the cluster has no
@@ -121,20 +122,20 @@ def run(
         GpubedError: A node could not be reached or lacks the image, or the run would not be alone.
     """
     run = _foresee(cluster, request, terms.run_id)
-    if run.service:  # so that what it starts there can be found again
+    if run.service:  # so that jobs of the testbed can be found later
         testbed = registry.bound(cluster.plan.backend, cluster.paths)
         history.note(testbed, applied=True)
-    begun = terms.noted(run.record)
+    begun = terms.added_to(run.record)
     started = time.monotonic()
     # An elastic training locks its checkpoints itself, across all of its runs.
-    mine = () if terms.elastic else checkpoints.folders(run.job, begun.values)
-    with checkpoints.kept(cluster.paths, mine, "run"), run.kept(begun, on_output) as keep:
+    folders = () if terms.elastic else checkpoints.folders(run.job, begun.values)
+    with checkpoints.kept(cluster.paths, folders, "run"), run.kept(begun, on_output) as keep:
         result = run.by_service(keep, terms) if run.service else run.over_ssh(keep, terms)
         if result.failures and not result.cause:
             result.cause = Cause(kind="sanity", message=result.failures[0], at=record.now())
         result.seconds = time.monotonic() - started
         result.described = run.job.metrics
-        others = [*result.shared_with, *concurrent.found(cluster.paths, begun)]
+        others = [*result.shared_with, *active.concurrent(cluster.paths, begun)]
         result.shared_with = list(dict.fromkeys(others))
         record.write(run.here, run.ended(begun, result))
     record.seal(run.here)
@@ -142,7 +143,7 @@ def run(
 
 
 def foresee(cluster: Cluster, request: Request) -> Record:
-    """Return the record that a run would begin with now, without starting it.
+    """Return the record that a run would start with now, without starting it.
 
     Raises:
         UsageError: The run could not begin; see `run`.
@@ -154,12 +155,16 @@ def _foresee(cluster: Cluster, request: Request, run_id: str = "") -> _Run:
     plan = cluster.plan
     job = jobfile.of(request)
     folder, names = _files(request)
-    _require_other_names(folder, names)
+    if taken := sorted(record.OWN & {PurePath(name).parts[0] for name in names}):
+        raise UsageError(
+            f"{', '.join(taken)} in {folder}: gpubed uses this name in the folders of runs",
+            " && ".join(f"mv {folder / name} {folder / f'job-{name}'}" for name in taken),
+        )
     if request.command:
         source.require_script(request.command, folder, names)
-    chosen = _launcher(plan, job, request.launcher)
-    if isinstance(chosen, Launcher):
-        chosen.require(plan)
+    launcher = _launcher(plan, job, request.launcher)
+    if isinstance(launcher, Launcher):
+        launcher.require(plan)
         if request.container or job.container:
             images.require_docker(plan)
     else:
@@ -167,12 +172,12 @@ def _foresee(cluster: Cluster, request: Request, run_id: str = "") -> _Run:
     values = job.values(request.job, request.settings)
     used = selection.choose(cluster.allocation, **request.choice.model_dump())
     cluster = replace(cluster, allocation=used)
-    world = chosen.worlds(plan)[0] if isinstance(chosen, JobService) else used.nodes
+    world = launcher.worlds(plan)[0] if isinstance(launcher, JobService) else used.nodes
     ranks = sum(node.slots for node in world)
     if not ranks:
         raise UsageError(
             f"cluster {cluster.name} has no node that ranks could start on",
-            f"gpubed health {cluster.name}; nodes without GPUs have none beside others",
+            f"gpubed health {cluster.name}; beside nodes with GPUs, nodes without start no ranks",
         )
     run_id = run_id or name_run(request.job)
     planned = Record(
@@ -184,54 +189,41 @@ def _foresee(cluster: Cluster, request: Request, run_id: str = "") -> _Run:
         world_size=ranks,
         started=record.now(),
     )
-    return _Run(cluster, job, chosen, planned, cluster.paths.runs / run_id)
+    return _Run(cluster, job, launcher, planned, cluster.paths.runs / run_id)
 
 
 def _files(request: Request) -> tuple[Path, list[str]]:
-    """Return the folder that a run is made from, and what of it is copied to the nodes.
+    """Return the folder of a job or command, and the names of its files to copy to the nodes.
 
-    Figures that an earlier run left in it stay, since they would count as this run's.
+    Results of earlier runs are left out, as they would be taken for results of this run.
 
     Raises:
-        UsageError: The folder is gone, or has too many files.
+        UsageError: The folder is missing, or has too many files.
     """
     if not request.command:
         folder = jobfile.folder(request.job)
         every = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
-        return folder, [str(one) for one in every if one.parts[0] not in _RESULTS]
+        return folder, [str(path) for path in every if path.parts[0] not in _RESULTS]
     folder = Path(request.folder)
     if not folder.is_dir():
-        raise UsageError(f"the folder of the command, {folder}, is gone", "call it in another one")
-    names = source.files(folder)
+        why = f"the folder of the command, {folder}, is missing"
+        raise UsageError(why, "call it in another folder")
     return folder, [
         name
-        for name in names
+        for name in source.files(folder)
         if name.split("/")[0] not in _RESULTS and "events.out.tfevents." not in name
     ]
 
 
-def _require_other_names(folder: Path, names: Sequence[str]) -> None:
-    """Refuse files with names that gpubed itself uses in a run's folder.
-
-    Raises:
-        UsageError: There are some.
-    """
-    if taken := sorted(record.OWN & {PurePath(name).parts[0] for name in names}):
-        raise UsageError(
-            f"{', '.join(taken)} in {folder}: in a run's folder, that is gpubed's own",
-            " && ".join(f"mv {folder / name} {folder / f'job-{name}'}" for name in taken),
-        )
-
-
 def beginning(job: str, nodes: Sequence[Node], word: str = "starts") -> str:
-    """Return a message that a job starts, and where; without nodes, the testbed chooses them."""
+    """Return the message of a start, with its nodes; none if the testbed chooses them."""
     ranks, names = sum(node.slots for node in nodes), ", ".join(node.name for node in nodes)
     return f"{job} {word}" + (f": {ranks} rank(s) on {names}" if names else "")
 
 
 def name_run(job: str) -> str:
     """Return a name from job and UTC time; the status page recognizes runs by its form."""
-    # In milliseconds: several runs may start in one second.
+    # With milliseconds, as several runs may start in one second.
     return datetime.now(UTC).strftime("%Y%m%d-%H%M%S%f")[:-3] + f"-{job}"
 
 
@@ -254,7 +246,7 @@ def _launcher(plan: ClusterPlan, job: Job, wanted: str | None) -> Launcher | Job
 
 @dataclass(frozen=True)
 class _Run:
-    """One run of a job, on the nodes of `cluster`; `here` is its folder on the controller."""
+    """A run of a job on the nodes of `cluster`; `here` is its folder on the controller."""
 
     cluster: Cluster
     job: Job
@@ -264,7 +256,7 @@ class _Run:
 
     @property
     def service(self) -> bool:
-        """Whether the testbed itself runs it."""
+        """Whether the testbed itself runs the job."""
         return isinstance(self.launcher, JobService)
 
     @property
@@ -272,24 +264,17 @@ class _Run:
         """The run's request."""
         return self.record.request
 
-    @property
-    def _log(self) -> Path:
-        return self.here / record.OUTPUT
-
     @contextmanager
     def kept(
         self, begun: Record, on_output: Callable[[str], None]
     ) -> Iterator[Callable[[str], None]]:
         """Create the run's folder with its record, origin and log; yield the log's writer."""
-        record.written(begun)  # a record that cannot be written leaves no folder
+        record.written(begun)  # raises before a folder is created
         files.make(self.here.parent)
         self.here.mkdir()
         files.sync(self.here.parent)
-        with (
-            record.kept(self.here, begun),
-            files.named(self._log),
-            self._log.open("w+b") as log,
-        ):
+        path = self.here / record.OUTPUT
+        with record.kept(self.here, begun), files.named(path), path.open("w+b") as log:
             origin.copy(self.cluster, self.here)
             output, updates = Output(log), Updates()
 
@@ -308,9 +293,9 @@ class _Run:
     def over_ssh(self, keep: Callable[[str], None], terms: Terms) -> JobResult:
         """Run the job from the head, on all nodes that have ranks."""
         launcher = cast("Launcher", self.launcher)
-        words, ranks, id_ = list(self.record.command), self.record.world_size, ""
+        words, ranks, image_id = list(self.record.command), self.record.world_size, ""
         if image := self.request.container or self.job.container:
-            id_ = images.require(self.cluster, image)
+            image_id = images.require(self.cluster, image)
             words = [_IN_CONTAINER, image, *words]
         with SSH(self.cluster.allocation.head, self.cluster.paths) as head:
             others = list[str]()
@@ -322,59 +307,59 @@ class _Run:
                     raise GpubedError(line, "wait for its end")
                 others.append(line.run)
             launch = self._prepare(head, words)
-            if not image:  # which brings its own
+            if not image:  # images have their own packages
                 place = packages.on_head(self.cluster, head)
                 environment = self._add_packages(terms, place, launch.folder)
                 launch.environment["GPUBED_PYTHON"] = environment
             launch = replace(launch, unwanted=terms.unwanted)
             if (links := self.cluster.allocation.experiment) and links.rate_bps:
                 launch.environment["GPUBED_RATE_BPS"] = str(links.rate_bps)
-            _describe(head, launch.folder, self.cluster.allocation)
-            said = RankOutput(ranks)
-
-            stalls = stack_traces.Stalls(self.cluster, launch.folder, said)
+            allocation = self.cluster.allocation
+            head.write(f"{launch.folder}/cluster.json", allocation.model_dump_json())
+            slots = "".join(f"{n.name} slots={n.slots}\n" for n in allocation.with_ranks)
+            head.write(f"{launch.folder}/hostfile", slots)
+            output = RankOutput(ranks)
+            stalls = stack_traces.Stalls(self.cluster, launch.folder, output)
 
             def hear(line: str) -> None:
-                said.read(line)
+                output.read(line)
                 keep(line)
                 for place in stalls.news():
                     keep(place)
 
             code = launcher.run(self.cluster, launch, hear)
-            asked = terms.unwanted()  # once: the answer may change later
-        # A connection of its own: the first one may have ended with the job, or long before.
+            unwanted = terms.unwanted()  # once: the answer may change later
+        # A new connection: the first one may have ended with the job, or long before.
         with SSH(self.cluster.allocation.head, self.cluster.paths) as head:
             missing = self._collect(head, launch.folder, code, keep)
-        result = JobResult(
-            self.request.job, str(self.here), ranks, simulated=self._simulated(), image=id_
-        )
-        result.shared_with = others
+        result = JobResult(self.request.job, str(self.here), ranks, image=image_id)
+        result.simulated, result.shared_with = self._simulated(), others
         if code:
-            self._tell_why(result, said, code, asked)
+            self._explain(result, output, code, unwanted)
         result.failures += missing
         job_result.judge(result, self.job, self.record.values)
-        # A job may also exit with 0 when it is told to end; with metrics, it was done before.
-        result.completed = not code and bool(result.metrics or not asked)
-        result.interrupted = bool(not result.completed and asked and terms.was_well())
+        # A job may exit with 0 because it was ended; with metrics, it was done before.
+        result.completed = not code and bool(result.metrics or not unwanted)
+        result.interrupted = bool(not result.completed and unwanted and terms.was_well())
         return result
 
-    def _tell_why(self, result: JobResult, said: RankOutput, code: int, asked: str) -> None:
-        """Give the result its cause, and the last words of the rank that failed first."""
-        result.cause = said.cause(self._places, causes.ends(self.here, len(self._places)))
-        if code == SSH_FAILED and said.is_cut_off:
+    def _explain(self, result: JobResult, output: RankOutput, code: int, unwanted: str) -> None:
+        """Set the cause and the hint of a failure, and the last lines of the first failed rank."""
+        result.cause = output.cause(self._places, causes.ends(self.here, len(self._places)))
+        if code == SSH_FAILED and output.is_cut_off:
             head = self.cluster.allocation.head.name
             what = f"the connection to {head} ended, and the run with it"
             result.cause = Cause(kind="node_lost", node=head, message=what, at=record.now())
-        if asked or not result.cause:
-            what = asked or f"the job ended with exit code {code}"
-            kind = "cancelled" if asked else "exit"
+        if unwanted or not result.cause:
+            what = unwanted or f"the job ended with exit code {code}"
+            kind = "cancelled" if unwanted else "exit"
             result.cause = Cause(kind=kind, message=what, at=record.now())
-        result.failures.append(asked or f"{result.cause.message}{result.to_see}")
-        result.last_words = said.last_words
-        result.cut_off = said.lost_its_node or code == SSH_FAILED
+        result.failures.append(unwanted or f"{result.cause.message}{result.to_see}")
+        result.last_words = output.last_words
+        result.cut_off = output.lost_its_node or code == SSH_FAILED
         hint = _HINTS.get(result.cause.kind, "")
         result.hint = hint.format(self.cluster.name, result.cause.node)
-        if said.lost_its_node:
+        if output.lost_its_node:
             result.hint = f"gpubed up {self.cluster.name} brings it back; {_OUTLIVE}"
 
     def _prepare(self, head: SSH, words: list[str]) -> Launch:
@@ -383,13 +368,8 @@ class _Run:
         folder = f"{storage.shared.path}/runs/{self.record.run_id}"
         here, names = _files(self.request)
         if self.request.command:
-            login = [
-                "ssh",
-                "-F",
-                str(self.cluster.paths.ssh_config),
-                self.cluster.allocation.head.name,
-            ]
-            openssh.send(login, here, names, folder)
+            config, name = self.cluster.paths.ssh_config, self.cluster.allocation.head.name
+            openssh.send(["ssh", "-F", str(config), name], here, names, folder)
         else:
             head.put(here, folder)
         environment = {
@@ -415,10 +395,7 @@ class _Run:
         return made
 
     def _add_packages(self, terms: Terms, place: packages.Place, folder: str) -> str:
-        """Return the environment with the packages of the folder, the job and `cluster.yml`.
-
-        Empty if none are wanted.
-        """
+        """Return the path of an environment with the run's own packages; empty without any."""
         wanted = (*self.cluster.plan.spec.python.packages, *self.job.python.packages)
         if not packages.wants(_files(self.request)[1], wanted):
             return ""
@@ -454,18 +431,18 @@ class _Run:
         return self.here / record.ORIGIN / packages.LOCK
 
     def _is_over(self, run: str) -> bool:
-        """Say whether another run used the checkpoints of this one.
+        """Return whether another run has the same checkpoints, whose lock this run holds.
 
-        This run holds their lock now, so the other one has lost its owner.
+        Then the other run has lost its controller.
         """
-        mine = checkpoints.folders(self.job, self.record.values)
+        own = checkpoints.folders(self.job, self.record.values)
         with suppress(GpubedError):
-            its = checkpoints.of(record.read(self.cluster.paths.runs / run))
-            return not set(its).isdisjoint(mine)
+            others = checkpoints.of(record.read(self.cluster.paths.runs / run))
+            return not set(others).isdisjoint(own)
         return False  # not a run of this controller
 
     def _collect(self, head: SSH, folder: str, code: int, keep: Callable[[str], None]) -> list[str]:
-        """Copy the results back; return why that failed, for a job that succeeded.
+        """Copy the results to the controller; return the error for a job that succeeded.
 
         Raises:
             GpubedError: The results of a failed job could not be copied.
@@ -482,18 +459,18 @@ class _Run:
 
     @property
     def _places(self) -> list[str]:
-        """The node of each process: launchers fill the nodes of the hostfile in their order."""
+        """The node of each process, in order: launchers fill one node after another."""
         nodes = self.cluster.allocation.with_ranks
         if self.request.per_node:
             return [node.name for node in nodes]
         return [node.name for node in nodes for _ in range(node.slots)]
 
     def _simulated(self) -> tuple[str, ...]:
-        known = facts.of_cluster(self.cluster.paths.facts, self.cluster.allocation).values()
-        return tuple(sorted({found.simulated for found in known if found.simulated}))
+        found = facts.of_cluster(self.cluster.paths.facts, self.cluster.allocation).values()
+        return tuple(sorted({node.simulated for node in found if node.simulated}))
 
     def by_service(self, keep: Callable[[str], None], terms: Terms) -> JobResult:
-        """Let the testbed run the job, as one world or as several."""
+        """Let the testbed run the job, once or as several trials at the same time."""
         service = cast("JobService", self.launcher)
         name, settings = self.request.job, self.request.settings
         planned = service.worlds(self.cluster.plan)
@@ -524,10 +501,10 @@ class _Run:
             image=self.request.container or self.job.container,
             add_packages=partial(self._add_packages, terms),
         )
-        said = [RankOutput(world.ranks) for world in worlds]
+        outputs = [RankOutput(world.ranks) for world in worlds]
 
         def hear(line: str) -> None:
-            for world, output in zip(worlds, said, strict=True):
+            for world, output in zip(worlds, outputs, strict=True):
                 start = f"{world.label}: " if world.label else ""
                 if line.startswith(start):
                     output.read(line.removeprefix(start))
@@ -536,10 +513,10 @@ class _Run:
         for world in worlds:
             world.here.mkdir(exist_ok=True)
         ends = service.run(self.cluster, task, hear)
-        trials = [*map(self._world_result, worlds, ends, said)]
+        trials = [*map(self._world_result, worlds, ends, outputs)]
         return self._several(trials) if several else trials[0]
 
-    def _world_result(self, world: World, ended: Ended, said: RankOutput) -> JobResult:
+    def _world_result(self, world: World, ended: Ended, output: RankOutput) -> JobResult:
         result, reason = JobResult(self.request.job, str(world.here), world.ranks), ended.reason
         if reason:
             several = 1 if self.request.per_node else world.ranks // world.nodes
@@ -548,8 +525,8 @@ class _Run:
             if ended.kind == "node_lost":
                 result.cause = Cause(kind="node_lost", message=reason, at=record.now())
                 result.cut_off = True
-            elif cause := said.cause(places, causes.ends(world.here, len(places))):
-                result.cause, result.last_words = cause, said.last_words
+            elif cause := output.cause(places, causes.ends(world.here, len(places))):
+                result.cause, result.last_words = cause, output.last_words
                 reason = f"{cause.message}; {reason}"
             result.failures.append(reason)
         job_result.judge(result, self.job, self.record.values)
@@ -577,12 +554,5 @@ def _seeded(job: Job, settings: Mapping[str, str], trial: int) -> dict[str, str]
     if "seed" in job.arguments:
         first = given.get("seed", job.arguments["seed"].default)
         with suppress(TypeError, ValueError):
-            given["seed"] = str(int(first) + trial)  # type: ignore[arg-type]  # null has no seeds
+            given["seed"] = str(int(first) + trial)  # type: ignore[arg-type]  # may be null
     return given
-
-
-def _describe(head: SSH, folder: str, allocation: Allocation) -> None:
-    """Write the nodes that a job runs on to `cluster.json` and `hostfile` in its folder."""
-    head.write(f"{folder}/cluster.json", allocation.model_dump_json())
-    slots = "".join(f"{node.name} slots={node.slots}\n" for node in allocation.with_ranks)
-    head.write(f"{folder}/hostfile", slots)

@@ -1,7 +1,7 @@
-"""Gives all nodes the container image that a job's ranks run in.
+"""Distributes the container image of a job to all nodes.
 
-The head takes an image from its own Docker, or pulls it; role docker's `gpubed-image` keeps it as
-an archive on shared storage that each node loads. N nodes cost the uplink one copy.
+If the head's Docker lacks the image, it pulls it. `gpubed-image` of role docker keeps it as an
+archive on shared storage, from where each node loads it: only the head downloads.
 """
 
 from __future__ import annotations
@@ -35,9 +35,14 @@ def require(cluster: Cluster, image: str) -> str:
     ids = _ids(cluster, image)
     if len(set(ids)) > 1 or not ids[0]:
         nodes = cluster.allocation.nodes
-        progress.emit("note", message=f"handing image {image} to {len(nodes)} nodes")
+
+        def load(node: Node) -> None:
+            with SSH(node, cluster.paths) as ssh:
+                ssh.run("gpubed-image load", timeout=_TRANSFER_S)
+
+        progress.emit("note", message=f"copying image {image} to {len(nodes)} nodes")
         _keep(cluster, image, pull=not ids[0])
-        parallel.each(lambda node: _load(cluster, node), nodes)
+        parallel.each(load, nodes)
         ids = _ids(cluster, image)
         if len(set(ids)) > 1:
             lacking = [n.name for n, id_ in zip(nodes, ids, strict=True) if id_ != ids[0]]
@@ -46,11 +51,7 @@ def require(cluster: Cluster, image: str) -> str:
 
 
 def require_docker(plan: ClusterPlan) -> None:
-    """Refuse a cluster on which jobs cannot run containers.
-
-    Raises:
-        UsageError: It has no Docker, or its user may not use it.
-    """
+    """Raise `UsageError` if a cluster has no Docker, or its user may not use it."""
     docker = plan.spec.services.docker
     if docker is None or not docker.user_access:
         what = "no Docker" if docker is None else "Docker, but not for its user"
@@ -60,9 +61,9 @@ def require_docker(plan: ClusterPlan) -> None:
 
 
 def _keep(cluster: Cluster, image: str, *, pull: bool) -> None:
-    """Keep an image for all nodes; pull it if the head lacks it, with the registry's login if any.
+    """Archive an image on shared storage; with `pull`, pull it first, by the registry's login.
 
-    The password goes over SSH to the pull's standard input, and is kept on no node.
+    The password goes over SSH to the standard input of `gpubed-image`; no node stores it.
     """
     docker, registry = cluster.plan.spec.services.docker, registry_of(image)
     where = f"services.docker.registries.{registry}"
@@ -87,16 +88,11 @@ def _keep(cluster: Cluster, image: str, *, pull: bool) -> None:
             f"{registry} refuses {login.user}, or {login.user} may not have {image}: {done.tail}",
             f"correct {where} in cluster.yml, or the password in {login.password_file}",
         )
-    fix = f"look whether the name is right, and whether the head reaches {registry}"
+    fix = f"check the name, and whether the head reaches {registry}"
     if _REFUSED.search(done.stderr):
         fix = f"if it is private: {where}: {{user: NAME, password_file: FILE}} in cluster.yml"
-    what = "pull" if pull else "hand out"
+    what = "pull" if pull else "archive"
     raise GpubedError(f"the head cannot {what} {image}: {done.tail}", fix if pull else None)
-
-
-def _load(cluster: Cluster, node: Node) -> None:
-    with SSH(node, cluster.paths) as ssh:
-        ssh.run("gpubed-image load", timeout=_TRANSFER_S)
 
 
 def _ids(cluster: Cluster, image: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The result of a run: its metrics, and whether they meet the conditions of its job."""
+"""The result of a run: its metrics, and its failures to meet the conditions of `job.yml`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpubed.jobs.trials import DEVICE, Summary, summarize
 
 _LARGEST = 2**20  # bytes of metrics.json
 _Whole = Annotated[int, Field(ge=-(2**63), lt=2**64)]
-# Keys of a verb's document, which metrics at its top level must not replace.
+# Keys of the document of `run --json`, which metrics must not replace.
 _OWN = {"schema", "exit_code", "message", "hint", "trials", "statistics", "left_out"}
 _METRICS = TypeAdapter(dict[str, bool | _Whole | float | str | list[Any] | dict[str, Any] | None])
 
@@ -32,21 +32,21 @@ class JobResult:
     Attributes:
         world_size: Ranks of the run, or of each of its trials.
         metrics: Metrics of the run, or means over its trials that did not fail.
-        trials: Results of the single runs if there were several: at once, where the testbed runs
-            jobs, or repetitions, one after the other.
+        trials: Results of the single runs, if there were several: repetitions one after another,
+            or trials at the same time on testbeds that run jobs.
         statistics: Each metric over the trials that did not fail.
-        left_out: Why trials failed that their group's `min` did not need, by name.
+        left_out: Why trials failed that were not needed (`min` of their group), by name.
         simulated: GPU models that nodes of the run simulate.
-        image: Id of the image that ranks ran in; empty without one.
+        image: Id of the ranks' container image; empty without one.
         described: Descriptions of the metrics in `job.yml`.
-        not_judged: Metrics whose conditions do not apply to a run as small as this one.
+        not_judged: Metrics whose conditions do not apply, because the run is too small.
         cause: Why it failed; None if it did not.
         last_words: Last lines on stderr of the rank that failed first, if known.
-        hint: What to do about the failure, if known.
-        shared_with: Runs that were at work on its nodes at the same time.
-        completed: Whether the job ended by itself with exit code 0, whatever its metrics.
-        interrupted: Whether gpubed ended it although it was healthy; `failures` says why.
-        cut_off: Whether a lost connection ended it, to a rank's node or to the head.
+        hint: How to repair the failure, if known.
+        shared_with: Runs on its nodes at the same time.
+        completed: Whether the job ended by itself with exit code 0; its metrics may be wrong.
+        interrupted: Whether gpubed ended it although it was healthy; `failures` has the reason.
+        cut_off: Whether it ended because the connection to the head or a rank's node was lost.
     """
 
     job: str
@@ -77,17 +77,17 @@ class JobResult:
 
     @property
     def to_see(self) -> str:
-        """Where the run's output is, to append to the reason of a failure."""
+        """The path of the run's output, as the end of a failure message."""
         return f"; see {Path(self.run_dir) / record.OUTPUT}"
 
     @property
     def devices(self) -> list[str]:
-        """Devices it computed on, each once, as its job reports them; several if trials differ."""
+        """Devices that its job reports, each once; several if trials differ."""
         if self.trials:
             good = (trial for trial in self.trials if not trial.failures)
             return sorted({device for trial in good for device in trial.devices})
-        told = self.metrics.get(DEVICE)
-        return [told] if isinstance(told, str) and told else []
+        device = self.metrics.get(DEVICE)
+        return [device] if isinstance(device, str) and device else []
 
     @property
     def status(self) -> Literal["ok", "failed", "interrupted"]:
@@ -147,7 +147,7 @@ def together(trials: list[JobResult]) -> JobResult:
 
 
 def judge(result: JobResult, job: Job, values: Mapping[str, Any]) -> None:
-    """Read a run's metrics and record what is wrong with them; a failed run may have none."""
+    """Read a run's metrics, and add a failure for each fault; a failed run may lack metrics."""
     here = Path(result.run_dir)
     try:
         result.metrics = reading.file(here / "metrics.json", limit=_LARGEST).json(_METRICS)

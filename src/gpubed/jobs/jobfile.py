@@ -1,6 +1,6 @@
-"""`job.yml`: what a job runs, the arguments it takes, the figures it reports.
+"""`job.yml`: the program of a job, its arguments and its metrics.
 
-Arguments are checked here, before anything starts; the program only sees what passed.
+Arguments are checked before anything starts; the program gets valid ones only.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _leads_out(path: PurePosixPath) -> bool:
 
 
 CHECKPOINT = "checkpoint"
-"""The argument of a command; it finds the folder in `GPUBED_CHECKPOINTS`."""
+"""The only argument of a command, which gets the folder in `GPUBED_CHECKPOINTS`."""
 
 
 class Argument(_Model):
@@ -89,7 +89,8 @@ class Argument(_Model):
     at_most: FiniteFloat | None = Field(default=None, description="the most that it may be")
     resumes: bool = Field(
         default=False,
-        description="whether a run goes on from what another left by it: no repetitions then",
+        description="whether it names the checkpoint folder that runs resume from: repetitions "
+        "are refused then",
     )
     dataset: bool = Field(
         default=False,
@@ -135,7 +136,7 @@ class Argument(_Model):
         return folder_name(str(value)) if self.resumes else value
 
     def fault(self, value: Value) -> str:
-        """Say what is wrong with a value; empty where nothing is."""
+        """Return why a value is not allowed; empty if it is."""
         adapter, wanted = _TYPES[self.kind]
         shown = reading.short(repr(value))
         if isinstance(value, str) and (why := word_fault(value)):
@@ -166,22 +167,22 @@ class Metric(_Model):
     columns: dict[str, str] = Field(
         default={}, description="of a list of rows: which keys to show, and the unit of each"
     )
-    note: str = Field(default="", description="what to know of a list of rows, said below it")
+    note: str = Field(default="", description="a note below a list of rows")
     setting: bool = Field(
-        default=False, description="whether it says how a run was made, and measures nothing"
+        default=False, description="whether it is a setting of the run instead of a measurement"
     )
     help: str = Field(default="", description="what it is")
 
 
 class Equality(_Model):
-    """A metric and the value that it has."""
+    """A metric with a certain value."""
 
     metric: str
     equals: str | int | float
 
 
 class Condition(_Model):
-    """What a metric must be for the run to count; one that is null did not apply."""
+    """What a metric must be for a run to succeed; a metric that is null meets every condition."""
 
     metric: str = Field(description="a name of `metrics`")
     equals: str | int | FiniteFloat | None = Field(
@@ -200,17 +201,17 @@ class Condition(_Model):
         return self
 
     def applies(self, metrics: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-        """Say whether the condition applies to a run with these metrics and arguments."""
+        """Return whether the condition applies to a run with these metrics and arguments."""
         if self.unless and metrics.get(self.unless.metric) == self.unless.equals:
             return False
         return not self.is_beyond(values)
 
     def is_beyond(self, values: Mapping[str, Any]) -> bool:
-        """Say whether a run with these arguments is too small for the condition."""
+        """Return whether a run with these arguments is too small for the condition."""
         return any(values[name] < least for name, least in self.from_arguments.items())
 
     def broken_by(self, metrics: Mapping[str, Any], ranks: int) -> str:
-        """Say how the metrics break the condition; empty when they do not."""
+        """Return how the metrics break the condition; empty if they do not."""
         value, wanted = metrics.get(self.metric), ranks if self.equals == "ranks" else self.equals
         if self.metric not in metrics:
             return f"{self.metric} was not reported"
@@ -229,11 +230,11 @@ class Condition(_Model):
         return ""
 
 
-def _speaks_of_what_there_is(condition: Condition, info: ValidationInfo) -> Condition:
+def _names_exist(condition: Condition, info: ValidationInfo) -> Condition:
     """Refuse a condition on an unknown metric or argument.
 
-    As each condition is validated by itself, the error names its line. `info.data` lacks parts of
-    the file that are wrong themselves.
+    A validator of each single condition, so that the error names its line. `info.data` lacks the
+    parts of the file that are invalid.
     """
     metrics, arguments = info.data.get("metrics"), info.data.get("arguments")
     if metrics is not None and condition.metric not in metrics:
@@ -248,7 +249,7 @@ def _speaks_of_what_there_is(condition: Condition, info: ValidationInfo) -> Cond
     return condition
 
 
-def _is_there(launcher: str) -> str:
+def _launcher_exists(launcher: str) -> str:
     if launcher not in launchers.names():
         close = nearest_name(launcher, launchers.names())
         raise ValueError(f"there is no launcher {launcher!r}; {close}")
@@ -257,7 +258,7 @@ def _is_there(launcher: str) -> str:
 
 def _has_a_program(command: tuple[str, ...]) -> tuple[str, ...]:
     if command and not command[0].strip():
-        raise ValueError("its first word is empty, and should be a program")
+        raise ValueError("its first word, the program, is empty")
     return command
 
 
@@ -265,7 +266,7 @@ def _resumes_by_one(arguments: dict[str, Argument]) -> dict[str, Argument]:
     """Refuse several arguments that resume: a training has one folder of checkpoints."""
     several = [name for name, one in arguments.items() if one.resumes]
     if len(several) > 1:
-        raise ValueError(f"{' and '.join(several)} have `resumes: true`, and only one may")
+        raise ValueError(f"only one argument may have `resumes: true`: {', '.join(several)}")
     return arguments
 
 
@@ -276,7 +277,7 @@ class Job(_Model):
         default="gpubed/job/1", alias="schema", description="version of this format"
     )
     description: str = Field(default="", description="one line for the list of jobs")
-    launcher: Annotated[str, AfterValidator(_is_there)] = Field(
+    launcher: Annotated[str, AfterValidator(_launcher_exists)] = Field(
         default="ssh", description="`ssh`, or `slurm`; a testbed that runs jobs has its own"
     )
     ranks: Literal["all"] = Field(default="all", description="one on each slot of the cluster")
@@ -284,13 +285,13 @@ class Job(_Model):
         min_length=1, description="what each rank runs, in the run's folder"
     )
     container: str | None = Field(
-        default=None, description="image that ranks run in; null runs them on the nodes themselves"
+        default=None, description="container image for ranks; null runs them without a container"
     )
     python: Python = Field(default=Python(), description="packages beside the cluster's own")
     progress: bool = Field(
         default=False,
-        description="whether it prints how far it is, for the first time within 10 minutes: "
-        "`--elastic` ends one that does not then, as stuck",
+        description="whether it prints progress lines, the first within 10 minutes: "
+        "without them, `--elastic` ends the run as stuck",
     )
     arguments: Annotated[dict[_Name, Argument], AfterValidator(_resumes_by_one)] = Field(
         default={}, description="what `--set` takes, by name"
@@ -299,8 +300,8 @@ class Job(_Model):
         default={},
         description="what the job writes to `metrics.json`, by name; a run without it has failed",
     )
-    sanity: tuple[Annotated[Condition, AfterValidator(_speaks_of_what_there_is)], ...] = Field(
-        default=(), description="what must hold for the run to count, however fast it was"
+    sanity: tuple[Annotated[Condition, AfterValidator(_names_exist)], ...] = Field(
+        default=(), description="conditions that metrics must meet for the run to succeed"
     )
 
     @property
@@ -309,15 +310,15 @@ class Job(_Model):
         return [name for name, one in self.metrics.items() if one.unit and not one.columns]
 
     def odd(self, metrics: Mapping[str, Any]) -> dict[str, str]:
-        """Return what is wrong with names and types of metrics; `sanity` judges the values."""
+        """Return faults in names and types of metrics, by name; `sanity` judges the values."""
         found = {name: self._odd(name, value) for name, value in metrics.items()}
         return {name: why for name, why in found.items() if why}
 
     def _odd(self, name: str, value: Any) -> str:
         if not name.isprintable():
-            return f"{name!r} is no name of a metric"
+            return f"{name!r} is no valid name of a metric"
         if isinstance(value, float) and not math.isfinite(value):
-            return f"{name} is {value}: no number"
+            return f"{name} is {value} instead of a number"
         # A mapping or a list is a table, even if `columns` does not describe it.
         if name in self.numbers and isinstance(value, bool | str):
             return f"{name} is {reprlib.repr(value)} instead of a number"
@@ -352,15 +353,14 @@ class Job(_Model):
         }
 
     def words(self, name: str, settings: Mapping[str, str]) -> list[str]:
-        """Return the command with its arguments, floats as they were written; see `values`."""
+        """Return the command with its arguments; floats keep the user's spelling. See `values`."""
         words = list(self.command)
         for key, value in self.values(name, settings).items():
             if value is not None:
                 text = str(value).lower() if isinstance(value, bool) else str(value)
                 if isinstance(value, float):
                     text = settings.get(key, text).strip()
-                # As one word: a separate value that begins with a dash would be taken for an
-                # option.
+                # One word: a separate value with a dash at its start would be taken for an option.
                 words.append(f"--{key.replace('_', '-')}={text}")
         return words
 
@@ -379,7 +379,7 @@ def parse_settings(settings: Iterable[str]) -> dict[str, str]:
 
 
 def parse_words(words: Sequence[str]) -> dict[str, str]:
-    """Read `--name value` and `--name=value`; a name without a value is true.
+    """Read `--name value` and `--name=value`; a name without a value is `true`.
 
     Raises:
         UsageError: A value has no name before it.
@@ -400,7 +400,7 @@ def parse_words(words: Sequence[str]) -> dict[str, str]:
 
 
 def _folders() -> dict[str, Path]:
-    """Return the folder of each job; a project's own job wins over one that gpubed brings."""
+    """Return the folder of each job; jobs of the project replace gpubed's of the same name."""
     roots = (assets() / "jobs", Project.find().jobs)
     return {path.parent.name: path.parent for root in roots for path in root.glob("*/job.yml")}
 
@@ -416,13 +416,13 @@ def folder(name: str) -> Path:
     Raises:
         UsageError: There is no such job.
     """
-    known = _folders()
-    if name not in known:
-        close = nearest_name(name, sorted(known))
+    folders = _folders()
+    if name not in folders:
+        close = nearest_name(name, sorted(folders))
         raise UsageError(
             f"there is no job {name!r}", f"gpubed init --job {name} writes one; {close}"
         )
-    return known[name]
+    return folders[name]
 
 
 def of(request: Request) -> Job:

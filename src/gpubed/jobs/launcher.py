@@ -17,8 +17,8 @@ class Launch:
     """A job that is ready to start.
 
     Attributes:
-        folder: The run's folder on shared storage; the working directory of each rank. Its
-            `hostfile` names the nodes with ranks, and the number of ranks on each.
+        folder: The run's folder on shared storage, which is the ranks' working directory. Its
+            `hostfile` has the nodes with ranks and their slots.
         command: The program and its arguments, the same for each rank.
         environment: Variables of each rank.
         ranks: Number of processes to start: the world size, or one per node.
@@ -33,7 +33,7 @@ class Launch:
     unwanted: Callable[[], str] = lambda: ""
 
     def hosts(self, cluster: Cluster) -> str:
-        """Return the nodes with the number of processes that each starts, as `a:4,b:4`."""
+        """Return the nodes with the number of processes on each, as `a:4,b:4`."""
         nodes = cluster.allocation.with_ranks
         per_node = self.environment.get("GPUBED_PER_NODE")
         return ",".join(f"{node.name}:{1 if per_node else node.slots}" for node in nodes)

@@ -1,4 +1,4 @@
-"""Formats metrics for people, and chooses the one that represents a point."""
+"""Formats metrics for people, and chooses the main metric of a table."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _PARTS = (("", 1.0), ("m", 1e-3), ("µ", 1e-6))
 # Units that take a prefix, and their prefixes.
 _PREFIXES = {"bit/s": _DECIMAL, "B": _BINARY, "B/s": _BINARY, "s": _PARTS}
 _OF_ONE = {"", "1"}
-_LARGE, _VAST = 1e4, 1e15  # digits are grouped from the first on, a power from the second on
+_LARGE, _VAST = 1e4, 1e15  # from these on, thousands are separated, or a power of ten is written
 _LARGEST = 10**308
 #: Endings of the names of rates: of work, and of links.
 WORK, LINK = "_per_s", "_bps"
-_SUMMABLE = 1e30  # sums and ratios of numbers beyond this, or 1 / this, may overflow
+_SUMMABLE = 1e30  # sums and ratios of larger numbers may overflow
 
 
 def formatted(value: float | str, unit: str) -> str:
@@ -33,9 +33,11 @@ def formatted(value: float | str, unit: str) -> str:
     if unit in _OF_ONE:
         return f"{value:,.0f}" if _LARGE <= abs(value) < _VAST else f"{value:.{_DIGITS}g}"
     for prefix, factor in _PREFIXES.get(unit, ()):
-        # A value that three digits round up to the next prefix gets that one.
+        # A value that is rounded up to 1 of the next prefix gets that prefix.
         if abs(value) >= factor * (1 - 0.0005) and abs(value) > 0:
-            return f"{_three(value / factor)} {prefix}{unit}"
+            scaled = value / factor
+            text = f"{scaled:,.0f}" if abs(scaled) >= 999.5 else f"{scaled:.3g}"
+            return f"{text} {prefix}{unit}"
     if abs(value) >= 1000:
         return f"{value:,.0f} {unit}"
     return f"{value:.{3 if unit == '%' else _DIGITS}g} {unit}"
@@ -46,38 +48,31 @@ def one_line(text: str) -> str:
     return " ".join(text.splitlines())
 
 
-def _three(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
-
-
 def summarized(summary: Summary, unit: str) -> str:
-    """Write a summary of runs: mean, half of its 95 % interval (as in `bench`), bounds."""
+    """Write a summary of runs: mean, half width of its 95 % interval, minimum and maximum."""
     mean, least, most = (formatted(v, unit) for v in (summary.mean, summary.min, summary.max))
-    if summary.min == summary.max:  # the same in each, as a setting is: no interval
+    if summary.min == summary.max:
         return f"{mean} ({'the same each time, ' * (summary.n > 1)}n = {summary.n})"
     bounds = f"{least} … {most}, n = {summary.n}"
-    assert summary.sd is not None  # noqa: S101  # two that differ
+    assert summary.sd is not None  # noqa: S101  # as two values differ
     half = intervals.half_width_of(summary.sd, summary.n)
     return f"{mean} ± {formatted(float(f'{half:.2g}'), unit)} (95 %; {bounds})"
 
 
 def main_metric(stop_metric: str | None, numbers: Iterable[str]) -> str:
-    """Return the metric that is shown and compared, the same one in every table and report.
+    """Return the metric that tables and reports show and compare; empty without numbers.
 
     Args:
-        stop_metric: The metric that the campaign's rule for repetitions names, if any.
+        stop_metric: The metric of the campaign's rule for repetitions, if any.
         numbers: The names of the metrics that are numbers, in the job's order.
-
-    Returns:
-        The metric's name; empty if there are no numbers.
     """
     names = list(numbers)
-    asked = [name for name in (stop_metric, "images_per_s") if name in names]
+    preferred = [name for name in (stop_metric, "images_per_s") if name in names]
     rates = [name for ending in (WORK, LINK) for name in names if name.endswith(ending)]
-    return next(iter([*filter(None, asked), *rates, *names]), "")
+    return next(filter(None, [*preferred, *rates, *names]), "")
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Say whether a value is a number small enough for sums to stay finite."""
+    """Return whether a value is a number whose sums and ratios stay finite."""
     small = isinstance(value, int | float) and abs(value) < _SUMMABLE
     return small and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""Has the head add a project's own packages to the environment that its run starts in."""
+"""Adds a project's own packages to the Python environment of its run, on the head."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from gpubed.nodes.ssh import SSH
 from gpubed.testbeds import registry
 
 LOCK = "packages.txt"
-"""The exact packages of a run, with their hashes; in its folder `origin`."""
+"""File in the run's folder `origin` with its exact packages and their hashes."""
 _PROGRAM = "/opt/gpubed/uv/bin/python /opt/gpubed/make_layer.py"  # role python_env
 _TIMEOUT_S = 3600.0
 Place = tuple[SSH | Login, str, str]
-"""A session with a host, how it calls `make_layer.py`, and the folder of environments."""
+"""A session with a host, its command for `make_layer.py`, and its folder of environments."""
 
 
-class _Told(BaseModel):
-    """The layer and its lock, or why there is none and what to do."""
+class _Answer(BaseModel):
+    """The path of the layer and its lock; on failure, the reason and a hint."""
 
     path: str = ""
     lock: str = ""
@@ -32,46 +32,43 @@ class _Told(BaseModel):
 
 
 def wants(names: Collection[str], packages: Collection[str]) -> bool:
-    """Say whether a run of these files wants packages of its own."""
+    """Return whether a run needs packages, by the names of its files and the listed packages."""
     listed = "requirements.txt" in names or {"pyproject.toml", "uv.lock"} <= set(names)
     return bool(packages) or listed
 
 
 def on_head(cluster: Cluster, head: SSH) -> Place:
-    """Return where a cluster's own runs get packages."""
+    """Return the place of packages for runs on a cluster's nodes."""
     return head, _PROGRAM, f"{cluster.plan.spec.storage.shared.path}/env"
 
 
 def provide(
     cluster: Cluster, place: Place, folder: str, packages: Iterable[str], lock: str
 ) -> tuple[str, str]:
-    """Return the environment that a run starts in, and the lock of what was added to it.
+    """Return the environment that a run starts in, and the lock of its added packages.
 
     Args:
         folder: The run's folder on shared storage.
-        packages: Requirements beside those of the folder.
-        lock: That of the run that this one repeats; it counts if both want the same.
+        packages: Requirements in addition to those of the folder.
+        lock: Lock of the run that this run repeats; used if both have the same requirements.
 
     Raises:
-        GpubedError: The packages do not go with the cluster's, or cannot be had.
+        GpubedError: The packages conflict with the cluster's, or cannot be installed.
     """
-    progress.emit(
-        "note",
-        message="looking for the project's packages; those that are missing are installed once",
-    )
+    progress.emit("note", message="looking for the project's packages; new ones are installed once")
     session, program, root = place
     environment = registry.backend(cluster.plan.backend).environment()
-    asked = {"folder": folder, "lock": lock, "environment": environment, "packages": [*packages]}
+    request = {"folder": folder, "lock": lock, "environment": environment, "packages": [*packages]}
     answer = session.run(
         *(f"{program} run %s %s", f"{root}/current", f"{root}/layers"),
-        stdin=json.dumps(asked),
+        stdin=json.dumps(request),
         timeout=_TIMEOUT_S,
         check=False,
     )
     if answer.exit_code:
         why = f"the head cannot add the project's packages: {answer.tail}"
         raise GpubedError(why, f"gpubed up {cluster.name}")
-    told = reading.reply(answer.stdout, "the layer of packages").json(_Told)
-    if told.why:
-        raise GpubedError(f"the project's packages: {told.why}", told.hint)
-    return told.path, told.lock
+    layer = reading.reply(answer.stdout, "the layer of packages").json(_Answer)
+    if layer.why:
+        raise GpubedError(f"the project's packages: {layer.why}", layer.hint)
+    return layer.path, layer.lock

@@ -1,4 +1,4 @@
-"""Selects the files of a command's folder that are sent to the nodes."""
+"""Selects the files of a command's folder that are copied to the nodes."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from gpubed.core.errors import UsageError
 from gpubed.core.text import nearest_name
 
 IGNORE = ".gpubedignore"
-"""Patterns of files that stay here, in the syntax of `.gitignore`."""
+"""File with patterns of files that are not copied, in the syntax of `.gitignore`."""
 ASK_FROM = 256 * 2**20
-"""Bytes; a larger folder is sent only after a question."""
+"""Size in bytes above which a folder is copied only after a confirmation."""
 _MOST = 50_000  # files
 
 
 def files(folder: Path) -> list[str]:
-    """Return the files and links of a folder to send to the nodes, as sorted relative paths.
+    """Return the files and links of a folder to copy to the nodes, as sorted relative paths.
 
-    In a git repository these are the tracked files, including those of submodules, and the
-    untracked files that git does not ignore. Elsewhere they are all files but those of virtual
-    environments, `.git` and `__pycache__`. `.gpubedignore` excludes more.
+    In a git repository these are the tracked files, including those of submodules, and untracked
+    files that git does not ignore. Elsewhere they are all files except virtual environments, `.git`
+    and `__pycache__`. `.gpubedignore` excludes more.
 
     Raises:
-        UsageError: There are more than 50,000, a pattern is wrong, or a submodule is not here.
+        UsageError: There are more than 50,000, a pattern is wrong, or a submodule is missing.
     """
     names = _of_git(folder)
     found = _walked(folder) if names is None else iter(names)
@@ -51,7 +51,7 @@ def files(folder: Path) -> list[str]:
             if len(kept) > _MOST:
                 raise UsageError(
                     f"{folder} has more than {_MOST:,} files",
-                    f"call it in a smaller folder, or list what to leave out in {ignored}",
+                    f"call it in a smaller folder, or list files to leave out in {ignored}",
                 )
     return sorted(kept)
 
@@ -62,7 +62,7 @@ def size(folder: Path, names: Iterable[str]) -> int:
 
 
 def largest(folder: Path, names: Sequence[str]) -> str:
-    """Return the top-level entry of a folder that has most of the given files' bytes."""
+    """Return the top-level entry of a folder with the most bytes of the given files."""
     tops = {PurePath(name).parts[0] for name in names}
     return max(
         tops,
@@ -71,7 +71,7 @@ def largest(folder: Path, names: Sequence[str]) -> str:
 
 
 def starts_ranks(command: Sequence[str]) -> bool:
-    """Say whether a command starts the ranks of its node itself, as `torchrun` does."""
+    """Return whether a command starts the ranks of its node itself, as `torchrun` does."""
     program = PurePath(command[0]).name
     return program == "torchrun" or (
         program.startswith("python") and list(command[1:3]) == ["-m", "torch.distributed.run"]
@@ -79,10 +79,10 @@ def starts_ranks(command: Sequence[str]) -> bool:
 
 
 def require_script(command: Sequence[str], folder: Path, names: Sequence[str]) -> None:
-    """Refuse a command whose script is not among the files of its folder that are sent.
+    """Refuse a command whose script is not among the files that are copied to the nodes.
 
     Raises:
-        UsageError: It is not, or it is called as if it were a program.
+        UsageError: The script is not copied, or is called without `python`.
     """
     if command[0] in names and command[0].endswith(".py"):
         raise UsageError(f"{command[0]} is no program", f"-- python {shlex.join(command)}")
@@ -91,18 +91,18 @@ def require_script(command: Sequence[str], folder: Path, names: Sequence[str]) -
     if not (script and PurePath(command[0]).name.startswith(("python", "torchrun"))):
         return
     name = os.path.normpath(script)
-    below = {name, *map(str, PurePath(name).parents)}  # which may be links
-    if not PurePath(name).is_absolute() and below.isdisjoint(names):
-        fix = nearest_name(name, [one for one in names if one.endswith(".py")])
+    paths = {name, *map(str, PurePath(name).parents)}  # a parent may be a link that is copied
+    if not PurePath(name).is_absolute() and paths.isdisjoint(names):
+        fix = nearest_name(name, [other for other in names if other.endswith(".py")])
         if name.startswith("../"):
-            fix = "call gpubed in a folder that has it: only that folder travels"
+            fix = "call gpubed in a folder that contains it: only that folder is copied"
         elif (folder / name).exists():
-            fix = f"git or {IGNORE} keeps it here"
-        raise UsageError(f"{script} does not go to the nodes from {folder}", fix)
+            fix = f"git or {IGNORE} excludes it"
+        raise UsageError(f"{script} is not copied to the nodes from {folder}", fix)
 
 
 def called(command: Sequence[str]) -> str:
-    """Return a name for runs of a command: that of its script, else of its program."""
+    """Return a name for runs of a command: the name of its script, else of its program."""
     scripts = (word for word in command if word.endswith((".py", ".sh")))
     name = PurePath(next(scripts, command[0])).name
     name = name.removesuffix(".py").removesuffix(".sh") or "command"
@@ -124,17 +124,15 @@ def _of_git(folder: Path) -> list[str] | None:
         except FileNotFoundError:
             return None
         if done.returncode:
-            return None  # no repository, or one of another account
+            return None  # no repository, or a repository of another account
         listed += [os.fsdecode(name) for name in done.stdout.split(b"\0") if name]
-    for name in [one for one in listed if one.endswith("/")]:  # a repository within this one
+    for name in [one for one in listed if one.endswith("/")]:  # a nested repository
         listed += [name + inner for inner in _of_git(folder / name) or ()]
-    if empty := [name for name in listed if name[-1] != "/" and _is_folder(folder / name)]:
-        raise UsageError(f"the submodule {empty[0]} is not here", "git submodule update --init")
+    for name in listed:
+        path = folder / name
+        if name[-1] != "/" and path.is_dir() and not path.is_symlink():
+            raise UsageError(f"the submodule {name} is missing", "git submodule update --init")
     return list(dict.fromkeys(listed))
-
-
-def _is_folder(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()
 
 
 def _walked(folder: Path) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Finds out where in their code the ranks of a run are, with py-spy on their nodes."""
+"""Finds the line of code that each rank of a run executes, with py-spy on its node."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gpubed.jobs.rank_output import RankOutput
 from gpubed.nodes.allocation import Cluster, Node
 from gpubed.nodes.ssh import SSH
 
-# Prints rank, file, line and function of each rank of a run: the innermost frame outside of
-# libraries, where there is one. `gpubed-exit` is the parent of a rank. A kernel with
-# ptrace_scope 1 lets only root look.
+# Prints rank, file, line and function of each rank of a run, of the innermost frame outside of
+# libraries if there is one. `gpubed-exit` is the parent of a rank. With ptrace_scope 1, py-spy
+# needs root.
 _LOOK = r"""
 import json, os, subprocess, sys
 from pathlib import Path
@@ -49,21 +49,21 @@ _LOOK_S = 20.0
 
 
 class Stalls:
-    """Looks where ranks are at each stall of a run, beside the reader of its output.
+    """Finds the places of ranks at each stall of a run.
 
     Args:
         run: The run's folder on shared storage.
-        said: What the output has told; gets the places.
+        output: The run's output, which counts stalls; its `places` are set.
     """
 
-    def __init__(self, cluster: Cluster, run: str, said: RankOutput) -> None:
-        self._cluster, self._run, self._said = cluster, run, said
-        self._seen, self._found = 0, dict[int, str]()
+    def __init__(self, cluster: Cluster, run: str, output: RankOutput) -> None:
+        self._cluster, self._run, self._output = cluster, run, output
+        self._stalls, self._found = 0, dict[int, str]()
 
     def news(self) -> list[str]:
-        """Return what was found since the last call; begin to look if there is a new stall."""
-        if self._said.stalls != self._seen:
-            self._seen = self._said.stalls
+        """Return messages about places found since the last call; start a search at a new stall."""
+        if self._output.stalls != self._stalls:
+            self._stalls = self._output.stalls
             threading.Thread(target=self._look, daemon=True).start()
         found, self._found = self._found, {}
         return [f"ranks wait for others; rank {rank} is at {found[rank]}" for rank in sorted(found)]
@@ -71,7 +71,7 @@ class Stalls:
     def _look(self) -> None:
         nodes = self._cluster.allocation.with_ranks
         found = dict(one for each in parallel.each(self._on, nodes) for one in each)
-        self._said.places = self._found = found
+        self._output.places = self._found = found
 
     def _on(self, node: Node) -> list[tuple[int, str]]:
         spy = f"{self._cluster.plan.spec.storage.shared.path}/env/current/bin/py-spy"

@@ -9,7 +9,7 @@ from typing import Any
 
 _LARGEST = 1e300
 DEVICE = "device"
-"""The metric by which a job says in words on what it computed."""
+"""The metric with the name of the device that a job computed on."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Summary:
 
     Attributes:
         sd: Sample standard deviation (n - 1); None for a single trial.
-        n: How many trials reported it.
+        n: Number of trials that reported it.
     """
 
     mean: float
@@ -36,22 +36,21 @@ def summarize(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Summary]:
     """Summarize every metric that is a finite number, in the order of its first appearance."""
     names = dict.fromkeys(name for one in metrics for name in one)
     found = {name: [one[name] for one in metrics if is_number(one.get(name))] for name in names}
-    return {name: _summary(values) for name, values in found.items() if values}
-
-
-def _summary(values: Sequence[float]) -> Summary:
-    return Summary(
-        mean=statistics.fmean(values),
-        sd=statistics.stdev(values) if len(values) > 1 else None,
-        min=min(values),
-        max=max(values),
-        n=len(values),
-    )
+    return {
+        name: Summary(
+            statistics.fmean(values),
+            statistics.stdev(values) if len(values) > 1 else None,
+            min(values),
+            max(values),
+            len(values),
+        )
+        for name, values in found.items()
+        if values
+    }
 
 
 def is_number(value: object) -> bool:
-    """Say whether a metric is a number small enough for sums to stay finite."""
-    # Also False for NaN and infinity.
+    """Return whether a metric is a number (no NaN, no infinity) whose sums stay finite."""
     finite = isinstance(value, int | float) and abs(value) < _LARGEST
     return finite and not isinstance(value, bool)
 
@@ -60,4 +59,4 @@ def mixed(devices: Sequence[str]) -> str:
     """Return a warning if trials computed on different devices, else an empty string."""
     if len(devices) < 2:
         return ""
-    return f"not all computed on one device ({'; '.join(devices)}): means are of a mixture"
+    return f"trials computed on different devices ({'; '.join(devices)}): means mix them"

@@ -1,1 +1,1 @@
-"""What a testbed gave, and the ways to it."""
+"""The granted nodes and networks of a cluster, and connections to them."""

@@ -1,4 +1,4 @@
-"""The nodes and networks granted by a testbed: the contract of backends with all other code."""
+"""The nodes and networks that a testbed granted: the interface of backends with all other code."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class _Model(BaseModel):
 class Hop(_Model):
     """A host on the way to nodes."""
 
-    address: _Word  # where SSH answers
+    address: _Word  # of its SSH server
     port: Port = 22
     user: _Word
     host_keys: tuple[_Key, ...]  # public host keys (`type base64`), collected out of band
-    # Private key on the controller, or one that an SSH agent holds; the cluster's own key when
-    # None.
+    # A private key of the controller, or the public part of a key in an SSH agent. None stands for
+    # the cluster's own key.
     identity: str | None = None
 
 
@@ -44,23 +44,25 @@ class Node(_Model):
     id: str
     group: str  # the node group of the specification
     role: Literal["head", "worker"]
-    control_address: _Word  # where SSH answers
+    control_address: _Word  # of its SSH server
     experiment_address: _Word | None = None  # on the experiment network, if there is one
     port: Port = 22
-    user: _Word = "gpubed"  # login that may become root
+    user: _Word = "gpubed"  # may use sudo
     host_keys: tuple[_Key, ...]  # public host keys (`type base64`), collected out of band
-    slots: int = 1  # ranks that a job starts here; 0 on a node without GPUs if others have some
+    slots: int = (
+        1  # ranks that a job starts here; 0 on a node without GPUs if other nodes have some
+    )
     gpus: int = 0  # number of requested GPUs
-    via: tuple[Hop, ...] = ()  # the hops to the node, first one first
+    via: tuple[Hop, ...] = ()  # hops to the node, in the order of connecting
 
     @property
-    def is_own_door(self) -> bool:
-        """Whether the last host on the way to it is the node itself, at another address."""
+    def is_last_hop(self) -> bool:
+        """Whether the last hop is the node itself, at another address."""
         return bool(self.via) and not {*self.via[-1].host_keys}.isdisjoint(self.host_keys)
 
 
-def door(host: Hop, name: str = "", via: tuple[Hop, ...] = ()) -> Node:
-    """Wrap a host that is not (yet) a cluster's node, so that `SSH` can connect to it."""
+def host_as_node(host: Hop, name: str = "", via: tuple[Hop, ...] = ()) -> Node:
+    """Wrap a host that is no node of a cluster, so that `SSH` can connect to it."""
     return Node(
         name=name or host.address,
         id="",
@@ -80,14 +82,14 @@ def known_as(address: str, port: int) -> str:
 
 
 class Failure(_Model):
-    """A node that the testbed could not provide, and the reason."""
+    """Why the testbed could not provide a node."""
 
     node: str
     reason: str
 
 
 class Network(_Model):
-    """A network as it was granted; `rate_bps` is the declared link rate in bit/s."""
+    """A granted network; `rate_bps` is the declared rate of its links in bit/s."""
 
     subnet: str
     rate_bps: int | None = None
@@ -142,19 +144,23 @@ class NotUp(GpubedError):
 
 
 class BeingMade(NotUp, Locked):
-    """There is no allocation yet: an `up` is at work."""
+    """There is no allocation yet: `gpubed up` is creating it."""
 
 
 def load(path: Path) -> Allocation:
-    """Read the allocation of a cluster; raise `NotUp` (`BeingMade` during an `up`) without one."""
+    """Read the allocation of a cluster.
+
+    Raises:
+        NotUp: There is none; `BeingMade` while `gpubed up` creates it.
+    """
     name = path.parent.name
     try:
         return reading.file(path, f"gpubed up {name}").json(Allocation)
     except reading.Missing:
-        who = runlock.holder(path.parent)
-        if who and who.verb == "up":
+        holder = runlock.holder(path.parent)
+        if holder and holder.verb == "up":
             raise BeingMade(
-                f"cluster {name} is not up yet: {who} is at work", "wait for its end"
+                f"cluster {name} is not up yet: {holder} is running", "wait for its end"
             ) from None
         # The cluster may be up with its state lost.
         hint = f"gpubed up {name}; if it was up already: gpubed audit {name}"
@@ -162,19 +168,19 @@ def load(path: Path) -> Allocation:
 
 
 def note_change(paths: ClusterPaths, new: str = "") -> bool:
-    """Note in the record that nodes or links change: until roles and checks ran, none is ready.
+    """Note in the cluster's record that nodes or links change.
 
-    A node that is created (`new`), and that the cluster lacked, changes no other. Returns whether
-    the note was written now.
+    Jobs refuse to start until roles and checks have run. Creating a node (`new`) that the cluster
+    lacked so far changes no other node, and is not noted. Returns whether the note is new.
     """
     try:
         names = {node.name for node in load(paths.allocation).nodes}
-    except GpubedError:  # without a readable allocation nothing is used
+    except GpubedError:  # jobs need a readable allocation anyway
         return False
     if not names or (new and new not in names) or record.read(paths).unfinished == "nodes":
         return False
-    with record.changed(paths) as known:
-        known.unfinished = "nodes"
+    with record.changed(paths) as cluster:
+        cluster.unfinished = "nodes"
     return True
 
 
@@ -182,7 +188,7 @@ def note_change(paths: ClusterPaths, new: str = "") -> bool:
 class Cluster:
     """The paths, the plan and the allocation of a cluster whose nodes are granted.
 
-    For work on some of the nodes, the allocation holds only these.
+    The allocation may hold a part of the nodes, for work on these only.
     """
 
     paths: ClusterPaths

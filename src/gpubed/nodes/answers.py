@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from pydantic import TypeAdapter
@@ -16,7 +17,7 @@ from gpubed.core import reading
 from gpubed.core.reading import Unreadable
 from gpubed.nodes.ssh import SSH, CommandResult
 
-_COMMAND, _SAID = 60, 80  # characters of the command and the answer in an error
+_COMMAND, _ANSWER = 60, 80  # characters of the command and the answer in an error
 _WHOLE = re.compile(r"[0-9]{1,18}")  # ASCII digits only, and a bounded number of them
 _NUMBER = re.compile(r"[+-]?[0-9.]{1,40}(e[+-]?[0-9]{1,3})?", re.IGNORECASE)
 T = TypeVar("T")
@@ -42,11 +43,10 @@ class Answer:
         """Return the answer as a finite number, or raise `Misfit`."""
         text = self.text.strip()
         if _NUMBER.fullmatch(text):
-            try:
+            # `float` refuses several dots, and a dot alone.
+            with suppress(ValueError):
                 if math.isfinite(found := float(text)):
                     return found
-            except ValueError:
-                pass  # several dots, or nothing but one
         raise self.misfit("no number")
 
     def whole(self) -> int:
@@ -65,25 +65,25 @@ class Answer:
 
     def part(self, text: str) -> Answer:
         """Return a part of the answer as an answer of its own."""
-        return Answer(self.node, self.command, text)
+        return replace(self, text=text)
 
     def json(self, shape: type[T] | TypeAdapter[T]) -> T:
         """Parse the answer as JSON, as `reading.Document.json` does, or raise `Misfit`."""
         try:
             return reading.reply(self.text, "it").json(shape)
         except Unreadable as error:
-            raise self.misfit(f"not what was asked for ({error.message})") from None
+            raise self.misfit(f"not of the expected form ({error.message})") from None
 
     def misfit(self, why: str) -> Misfit:
         """Return the error about this answer; `why` says what is wrong with it."""
         # Cut before `short`, which scans all of the text for unprintable characters.
-        said = reading.short(self.text[: 10 * _SAID].strip(), _SAID) or "nothing that can be shown"
-        asked = reading.short(self.command[: 10 * _COMMAND].strip(), _COMMAND)
-        return Misfit(self.node, f"{self.node} answers `{asked}` with {said!r}: {why}")
+        answer = reading.short(self.text[: 10 * _ANSWER].strip(), _ANSWER) or "no printable text"
+        command = reading.short(self.command[: 10 * _COMMAND].strip(), _COMMAND)
+        return Misfit(self.node, f"{self.node} answers `{command}` with {answer!r}: {why}")
 
 
 def of(ssh: SSH, command: str, result: CommandResult) -> Answer:
-    """Return a command's output with its node and command."""
+    """Return a command's output as an `Answer`."""
     return Answer(ssh.node.name, command, result.stdout)
 
 

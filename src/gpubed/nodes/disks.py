@@ -10,10 +10,10 @@ from gpubed.core import reading
 from gpubed.nodes import answers
 from gpubed.nodes.ssh import SSH
 
-# Folders that software, logs, jobs and people write to; several may share a file system.
+# Folders that software, logs, jobs and users write to; several may share a file system.
 _PLACES = ("/", "/tmp", "/var", "/var/tmp", "/var/log", "/var/lib/docker", "/home")  # noqa: S108
 # `df` hangs on a dead NFS server.
-_ASK = (
+_COMMAND = (
     "timeout --signal=KILL 5 df --block-size=1M --output=target,pcent,avail,ipcent,iavail"
     " -- %s 2>/dev/null"
 )
@@ -24,12 +24,12 @@ _LONGEST = 100  # characters of a path that are shown
 
 @dataclass(frozen=True)
 class FileSystem:
-    """A row of `df`; `used` and `used_files` in percent, inodes 0 if it does not count them."""
+    """A row of `df`. A file system that does not count inodes has 0 for files."""
 
     path: str
-    used: int
+    used: int  # percent
     free_mib: int
-    used_files: int
+    used_files: int  # percent
     free_files: int
 
     @property
@@ -45,22 +45,20 @@ class FileSystem:
 def look(ssh: SSH, *others: str) -> list[FileSystem]:
     """Return the file systems of a node's usual folders and `others`, each once."""
     places = (*_PLACES, *others)
-    said = ssh.run(_ASK % shlex.join(places), check=False).stdout.splitlines()
+    rows = ssh.run(_COMMAND % shlex.join(places), check=False).stdout.splitlines()
     # `df` prints at most one row per folder.
-    found = [_parsed(line) for line in said[1 : 1 + len(places)]]
-    return list(dict.fromkeys(one for one in found if one))
+    return list(dict.fromkeys(filter(None, map(_parsed, rows[1 : 1 + len(places)]))))
 
 
-def full(found: Iterable[FileSystem]) -> list[str]:
+def full(systems: Iterable[FileSystem]) -> list[str]:
     """Return a description of each full file system."""
-    return [one.full for one in found if one.full]
+    return [system.full for system in systems if system.full]
 
 
 def _parsed(line: str) -> FileSystem | None:
     path, *words = line.rsplit(None, 4) or [""]
     figures = [answers.whole(word.removesuffix("%")) for word in words]
-    # File systems without a size have no percentage, and some do not count inodes.
-    if len(figures) < 4 or figures[0] is None:
+    if len(figures) < 4 or figures[0] is None:  # `df` prints `-` for file systems without a size
         return None
     used, free, used_files, free_files = (figure or 0 for figure in figures)
     return FileSystem(reading.short(path, _LONGEST), used, free, used_files, free_files)

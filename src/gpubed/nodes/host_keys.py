@@ -35,7 +35,7 @@ def prove(address: str, host_keys: tuple[str, ...], port: int = 22, timeout: flo
     kinds |= {"rsa-sha2-512", "rsa-sha2-256"} if "ssh-rsa" in kinds else set()
     try:
         # A server has several keys; ask only for the types that can be compared.
-        key = _asked(lambda: socket.create_connection((address, port), CONNECT_S), timeout, kinds)
+        key = _wait(lambda: socket.create_connection((address, port), CONNECT_S), timeout, kinds)
     except CONNECTION_ERRORS as error:
         why = f"{address}:{port} does not answer SSH: {error or type(error).__name__}"
         raise Unreachable(why) from None
@@ -55,12 +55,12 @@ def presented(node: Node, paths: ClusterPaths, timeout: float = 30.0) -> str:
             return ssh.dial()
 
         try:
-            return _asked(dial, timeout)
+            return _wait(dial, timeout)
         except CONNECTION_ERRORS as error:
             raise ssh.unreachable(error) from None
 
 
-def _asked(
+def _wait(
     dial: Callable[[], socket.socket | paramiko.Channel],
     timeout: float,
     kinds: set[str] | None = None,
@@ -68,14 +68,14 @@ def _asked(
     deadline = time.monotonic() + timeout
     while True:
         try:
-            return _greet(dial(), kinds)
+            return _host_key(dial(), kinds)
         except CONNECTION_ERRORS:
             if time.monotonic() > deadline:
                 raise
         time.sleep(_PAUSE_S)
 
 
-def _greet(connection: socket.socket | paramiko.Channel, kinds: set[str] | None) -> str:
+def _host_key(connection: socket.socket | paramiko.Channel, kinds: set[str] | None) -> str:
     with connection:
         transport = paramiko.Transport(connection)
         try:
@@ -95,11 +95,11 @@ def keys(path: Path, address: str, port: int = 22) -> tuple[str, ...]:
     Keys that are revoked for the address are left out, even if another line lists them. Raises
     `Unreadable` if the file is missing or cannot be read.
     """
-    never, found = revoked(path, address, port), dict[str, str]()
+    bad, good = revoked(path, address, port), dict[str, str]()
     for marker, kind, key in _lines(path, known_as(address, port)):
-        if not marker and key not in never:
-            found.setdefault(kind, key)
-    return tuple(f"{kind} {key}" for kind, key in found.items())
+        if not marker and key not in bad:
+            good.setdefault(kind, key)
+    return tuple(f"{kind} {key}" for kind, key in good.items())
 
 
 def revoked(path: Path, address: str, port: int = 22) -> frozenset[str]:
@@ -111,13 +111,13 @@ def revoked(path: Path, address: str, port: int = 22) -> frozenset[str]:
 def _lines(path: Path, name: str) -> Iterator[tuple[str, str, str]]:
     """Yield marker, type and key of each line about a host."""
     reading.file(path, limit=_LARGEST)
-    ask = ["ssh-keygen", "-F", name.lower(), "-f", str(path.absolute())]
+    command = ["ssh-keygen", "-F", name.lower(), "-f", str(path.absolute())]
     try:
-        said = subprocess.run(ask, capture_output=True, check=False).stdout
+        output = subprocess.run(command, capture_output=True, check=False).stdout
     except FileNotFoundError:
         hint = "apt-get install openssh-client"
         raise PrerequisiteMissing("there is no ssh-keygen", hint) from None
-    for line in said.decode(errors="replace").splitlines():
+    for line in output.decode(errors="replace").splitlines():
         fields = line.split()
         marker = fields.pop(0) if fields[:1] and fields[0].startswith("@") else ""
         if len(fields) >= 3 and not fields[0].startswith("#"):

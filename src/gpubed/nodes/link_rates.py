@@ -1,8 +1,8 @@
-"""Changes the rate of links for measurements, on nodes that shape their own links.
+"""Changes the rates of links for measurements, on nodes that shape their own links.
 
-A node's `gpubed-link` applies the rate in `/etc/gpubed/link`, as at boot and in `up`. The
-cluster's record has `reshaped` set while links may have another rate than the declared one; if
-the run is killed meanwhile, the next `bench` or `up` restores the rates.
+The service `gpubed-link` of a node applies the rate in `/etc/gpubed/link`. While a rate may differ
+from the declared one, the cluster's record has `reshaped` set. After a kill, the next `bench` or
+`up` restores the rates.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.allocation import Allocation, Node
 from gpubed.nodes.ssh import SSH
 
-# Without `reset-failed`, systemd refuses to start a service often within seconds.
+# Without `reset-failed`, systemd refuses a service that starts several times within seconds.
 _SHAPE = """
 set -e
 sed -i "s/^RATE_BPS=.*/RATE_BPS=$1/" /etc/gpubed/link
@@ -30,7 +30,11 @@ _BARE = re.compile(r"\s*\d+(\.\d+)?\s*[kMGT]\s*")
 
 
 def parse(value: object) -> int:
-    """Parse a rate into bit/s, also without its unit: `100M`; raises ValueError."""
+    """Return a rate in bit/s; the unit may be left out: `100M`.
+
+    Raises:
+        ValueError: The text is no rate.
+    """
     text = f"{value}bit/s" if isinstance(value, str) and _BARE.fullmatch(value) else value
     try:
         return _RATE.validate_python(text)
@@ -44,12 +48,16 @@ def compact(bps: int) -> str:
 
 
 def require_declared(paths: ClusterPaths) -> None:
-    """Raise an error if links may have another rate: a `bench` is running or was killed."""
+    """Refuse links that may have another rate than declared.
+
+    Raises:
+        GpubedError: A `bench` is running, or was killed.
+    """
     if record.read(paths).reshaped:
         raise GpubedError(
             f"links of {paths.name} may have another rate than declared: a `gpubed bench` "
-            "is at work, or was killed",
-            f"wait for its end; after a kill: gpubed up {paths.name} puts them back",
+            "is running, or was killed",
+            f"wait for its end; after a kill: gpubed up {paths.name} restores them",
         )
 
 
@@ -59,14 +67,15 @@ def left_changed(paths: ClusterPaths) -> bool:
 
 
 class Links:
-    """The links of a cluster and their rates, as far as this run knows them."""
+    """The links of a cluster and the rates that this process set."""
 
     def __init__(self, paths: ClusterPaths, allocation: Allocation) -> None:
         self._paths = paths
         self._nodes = allocation.nodes
         self.declared = allocation.experiment.rate_bps if allocation.experiment else None
-        known = {} if record.read(paths).reshaped else {n.name: self.declared for n in self._nodes}
-        self._rates: dict[str, int | None] = known
+        self._rates: dict[str, int | None] = {}  # of links that surely have it
+        if not record.read(paths).reshaped:
+            self._rates = {node.name: self.declared for node in self._nodes}
 
     def set_rate(self, nodes: Iterable[Node], bps: int | None) -> None:
         """Set the rate of nodes' links in bit/s; None stands for the declared one."""
@@ -99,8 +108,8 @@ class Links:
 
     def _note(self, *, reshaped: bool) -> None:
         if record.read(self._paths).reshaped != reshaped:
-            with record.changed(self._paths) as known:
-                known.reshaped = reshaped
+            with record.changed(self._paths) as cluster:
+                cluster.reshaped = reshaped
 
 
 def restore(paths: ClusterPaths, allocation: Allocation) -> Sequence[str]:

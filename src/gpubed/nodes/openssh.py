@@ -1,7 +1,7 @@
-"""Logs in with OpenSSH's own client, by the user's own settings: aliases, hosts on the way, keys.
+"""Logs in with OpenSSH's client and the user's own `ssh_config`: aliases, jump hosts, keys.
 
-Hosts must be in the user's `known_hosts`. Nothing is asked: a password or a second factor needs a
-connection that the user opened before (`ControlMaster`).
+Hosts must be in the user's `known_hosts`. OpenSSH runs in batch mode: a password or a second factor
+needs a connection that the user opened before (`ControlMaster`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from gpubed.nodes.ssh import CommandFailed, CommandResult, CommandTimedOut, Unre
 
 _OPTIONS = ("BatchMode=yes", "ConnectTimeout=15", "ServerAliveInterval=15")
 _UNPACK = "tar --extract --preserve-permissions --no-same-owner --directory=%s"
-# Login shells may print what they like before a command does.
+# Separates the command's output from the text that login shells print before it.
 _BEGIN = "gpubed begins here"
 
 
 class _Channel(socket.socket):
-    """A socket with what paramiko's SFTP asks of a channel."""
+    """A socket with the attributes of a channel that paramiko's SFTP uses."""
 
     def get_name(self) -> str:
         return str(self.fileno())
@@ -40,7 +40,7 @@ class _Channel(socket.socket):
 
 
 class Login:
-    """A host where the user has an account, by a destination of OpenSSH: `[user@]host[:port]`."""
+    """A host where the user has an account; `destination` is `[user@]host[:port]`."""
 
     def __init__(self, destination: str) -> None:
         self.name = destination
@@ -50,7 +50,7 @@ class Login:
         self.words = ["ssh", *options, *words[:-1], "--", words[-1]]
 
     def command(self, script: str) -> list[str]:
-        """Return the command that runs a script of a login shell there, so that `module` works."""
+        """Return the command that runs a script in a login shell there, where `module` works."""
         return [*self.words, in_sh(f"exec bash -lc {shlex.quote(script)}")]
 
     def run(
@@ -71,47 +71,45 @@ class Login:
             )
         except subprocess.TimeoutExpired:
             raise CommandTimedOut(self.name, line, CommandResult("", "", -1, timeout)) from None
-        _, is_there, answer = done.stdout.partition(f"{_BEGIN}\n")
+        _, has_begun, answer = done.stdout.partition(f"{_BEGIN}\n")
         code = done.returncode
         result = CommandResult(answer, done.stderr, code, time.monotonic() - started)
-        if code == SSH_FAILED and not is_there:
-            raise self._unreachable(done.stderr)
+        if code == SSH_FAILED and not has_begun:
+            hint = f"ssh {self.name}   must work without a question (docs/how-to/slurm.md)"
+            if "Host key verification failed" in done.stderr:
+                hint = f"ssh {self.name}   once; compare the host key with the published one"
+            elif "resolve hostname" in done.stderr:
+                hint = f"correct backend.login, or name {self.name} in ~/.ssh/config"
+            why = f"the login to {self.name} fails: {reading.tail(done.stderr, 3)}"
+            raise Unreachable(why, hint)
         if check and code:
             raise CommandFailed(self.name, line, result)
         return result
 
     def get(self, remote: str, local: Path, own: Collection[str] = ()) -> list[str]:
         """Copy a file or a folder to exactly the path `local`; see `SSH.get`."""
-        own_end, theirs = socket.socketpair()
-        ours = _Channel(fileno=own_end.detach())
+        our_end, ssh_end = socket.socketpair()
+        channel = _Channel(fileno=our_end.detach())
         command = [*self.words[:1], "-s", *self.words[1:], "sftp"]
-        its = theirs.fileno()
+        number = ssh_end.fileno()
         with (
-            tempfile.TemporaryFile() as said,
-            subprocess.Popen(command, stdin=its, stdout=its, stderr=said),
-            ours,
+            tempfile.TemporaryFile() as errors,
+            subprocess.Popen(command, stdin=number, stdout=number, stderr=errors),
+            channel,
         ):
-            theirs.close()
+            ssh_end.close()
             try:
-                sftp = paramiko.SFTPClient(ours)  # type: ignore[arg-type]
+                sftp = paramiko.SFTPClient(channel)  # type: ignore[arg-type]
                 return copying.get(sftp, PurePosixPath(remote), local, own)
             except (OSError, EOFError, paramiko.SSHException) as error:
-                said.seek(0)
-                why = reading.tail(said.read().decode(errors="replace"), 3) or str(error)
+                errors.seek(0)
+                why = reading.tail(errors.read().decode(errors="replace"), 3) or str(error)
                 raise GpubedError(f"{remote} on {self.name} cannot be copied: {why}") from None
 
     def inside(self, path: str) -> str:
-        """Return a path there, where `~` is the user's home."""
+        """Return a path of that host, with `~` replaced by the user's home."""
         home = self.run("cd && pwd -P").stdout.strip() if path.startswith("~") else ""
         return path.replace("~", home, 1)
-
-    def _unreachable(self, said: str) -> Unreachable:
-        hint = f"ssh {self.name}   must work without a question (docs/how-to/slurm.md)"
-        if "Host key verification failed" in said:
-            hint = f"ssh {self.name}   once, and compare the host key with what its owners publish"
-        elif "resolve hostname" in said:
-            hint = f"correct backend.login, or name {self.name} in ~/.ssh/config"
-        return Unreachable(f"the login to {self.name} fails: {reading.tail(said, 3)}", hint)
 
 
 def send(
@@ -119,14 +117,14 @@ def send(
 ) -> None:
     """Copy files of a folder to a folder of another host, keeping permissions.
 
-    Links stay links, unless `follow` asks for what they lead to. `login` is the command of OpenSSH
-    that logs in to the host.
+    Symbolic links are copied as links; with `follow`, their targets are copied. `login` is the
+    `ssh` command that logs in to the host.
 
     Raises:
         GpubedError: A file cannot be read here or written there.
     """
     unpack = f"mkdir -p {shlex.quote(remote)} && {_UNPACK % shlex.quote(remote)}"
-    with tempfile.TemporaryFile() as names_file, tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as names_file, tempfile.TemporaryFile() as errors:
         names_file.write(b"".join(os.fsencode(name) + b"\0" for name in names))
         names_file.seek(0)
         pack = subprocess.Popen(
@@ -137,17 +135,17 @@ def send(
             ],
             stdin=names_file,
             stdout=subprocess.PIPE,
-            stderr=said,
+            stderr=errors,
         )
         unpacked = subprocess.run(
-            [*login, f"sh -c {shlex.quote(unpack)}"], stdin=pack.stdout, stderr=said, check=False
+            [*login, f"sh -c {shlex.quote(unpack)}"], stdin=pack.stdout, stderr=errors, check=False
         )
         if pack.stdout:
             pack.stdout.close()
         # 1: a file, such as a log, grew while it was read (tar(1), "Return value").
         if pack.wait() > 1 or unpacked.returncode:
-            said.seek(0)
-            why = said.read().decode(errors="replace").strip().splitlines()[-3:]
+            errors.seek(0)
+            why = errors.read().decode(errors="replace").strip().splitlines()[-3:]
             raise GpubedError(
                 f"{folder} could not be sent to {login[-1]}: "
                 f"{' '.join(why) or 'the connection ended'}"

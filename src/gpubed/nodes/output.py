@@ -1,4 +1,4 @@
-"""Follows the output of a job, line by line; jobs of Slurm by scripts where its commands are."""
+"""Follows the output of a job line by line; scripts that follow and cancel jobs of Slurm."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from gpubed.core.paths import assets
 
 OnOutput = Callable[[str], None]
 SSH_FAILED = 255
-"""OpenSSH's own exit code: of a connection that was lost, or never came about."""
+"""Exit code of `ssh` for a connection that failed or was lost."""
 OF_RANK = re.compile(r"\[(?:\d+,)?(\d{1,6})\]<(stdout|stderr)>:(.*)", re.DOTALL)
-"""A line of a rank: number, stream and text. MPI prefixes it with the number of the job, too."""
-# What a rank printed without a line end is followed by a line of another one.
+"""A line of a rank: number, stream and text. MPI writes the number of the job before the rank's."""
+# Text without a line end, followed on its line by the output of another rank.
 _GLUED = re.compile(r"(?<=.)(?=\[(?:\d+,)?\d{1,6}\]<(?:stdout|stderr)>:)")
 _LONGEST_LINE = 2**16  # characters
 SLURM_LOG, SLURM_CANCELLED, SLURM_END = "slurm.log", ".cancelled", "ended: JobState="
-"""The output in a run's folder, the mark of a run that must not start, and how an end is told."""
-_PATIENCE_S = 600  # for which Slurm may give no answer about a job
-# slurmctld may be restarting, so repeat until it reports an empty queue, or the time is up.
+"""The output and the mark of a cancelled run, in the run's folder; the line that reports an end."""
+_PATIENCE_S = 600  # how long Slurm may fail to answer about a job
+# slurmctld may be restarting: repeats until the queue is empty, or the time is over.
 _CANCEL = (
     f"cd {{folder}} && {{lock}}touch {SLURM_CANCELLED}; end=$(($(date +%s) + {{patience}})); "
     "until scancel --name={name}; queue=$(squeue --noheader --name={name}) && "
@@ -30,31 +30,28 @@ _CANCEL = (
 )
 
 
-def parted(line: str) -> list[str]:
-    """Return the lines of several ranks that came as one."""
-    return _GLUED.split(line) if OF_RANK.match(line) else [line]
-
-
 def lines(stream: TextIOWrapper) -> Iterator[str]:
-    """Yield each line that a job prints; a very long one in pieces, to bound memory.
+    r"""Yield each line that a job prints; a very long one in pieces, to bound memory.
 
-    A line that a carriage return ended, which the next one of its stream replaces, keeps it.
+    Lines that end with `\r`, which the next line of their stream replaces, keep it. Lines of
+    several ranks that were printed as one are yielded one by one.
     """
     stream.reconfigure(newline="")
-    goes_on = False
+    is_open = False  # whether the last piece had no line end
     while piece := stream.readline(_LONGEST_LINE):
-        if not (goes_on and piece in ("\n", "\r\n")):  # the line end of the piece before
-            ended = piece.endswith(("\n", "\r"))
-            *others, last = parted(piece.rstrip() if ended else piece)
+        ended = piece.endswith(("\n", "\r"))
+        if not (is_open and piece in ("\n", "\r\n")):  # the line end of the last piece
+            text = piece.rstrip() if ended else piece
+            *others, last = _GLUED.split(text) if OF_RANK.match(text) else [text]
             yield from others
             yield last + "\r" * piece.endswith("\r")
-        goes_on = not piece.endswith(("\n", "\r"))
+        is_open = not ended
 
 
 def follow(command: Sequence[str], on_output: OnOutput) -> int:
     """Run a command to its end, passing on each line; return its exit code.
 
-    An interruption kills the command here; the caller ends what it started elsewhere.
+    An exception, as of Ctrl-C, kills the local command only; the caller ends its remote processes.
     """
     process = subprocess.Popen(
         command,
@@ -75,14 +72,14 @@ def follow(command: Sequence[str], on_output: OnOutput) -> int:
 
 
 def slurm_follow(folder: str, job: str, every_s: int = 1, lines: str = "+1") -> str:
-    """Return the script that prints what a job of Slurm writes to `SLURM_LOG`; see `follow.sh`."""
+    """Return a script that prints `SLURM_LOG` of a Slurm job until it ends; see `follow.sh`."""
     words = shlex.join([folder, job, str(every_s), lines, str(_PATIENCE_S)])
     return f"set -- {words}\n{(assets() / 'templates/slurm/follow.sh').read_text()}"
 
 
 def slurm_cancel(folder: str, name: str, patience_s: int, lock: str = "") -> str:
-    """Return a script that cancels the jobs of a name, and fails if some are left in the queue.
+    """Return a script that cancels all Slurm jobs of a name, and fails if some stay in the queue.
 
-    `lock` is the beginning of a command that holds a lock.
+    `lock` is a prefix such as `flock FILE ` for the command that marks the run as cancelled.
     """
     return _CANCEL.format(folder=shlex.quote(folder), name=name, patience=patience_s, lock=lock)

@@ -17,8 +17,7 @@ def choose(
 ) -> Allocation:
     """Return an allocation with slots for ranks on the selected nodes only.
 
-    The other nodes stay in it with 0 slots, because a job starts from the head even if the head
-    runs no ranks.
+    The other nodes keep 0 slots: a job starts from the head even if the head runs no ranks.
 
     Args:
         allocation: The nodes that jobs may use, head first.
@@ -28,7 +27,7 @@ def choose(
     """
     if (nodes, ranks, tuple(on)) == (None, None, ()):
         return allocation
-    if sum(asked is not None for asked in (nodes, ranks, on or None)) > 1:
+    if sum(option is not None for option in (nodes, ranks, on or None)) > 1:
         raise UsageError("--nodes, --ranks and --on exclude each other", "give one of them")
     if not allocation.nodes:
         raise UsageError(

@@ -26,9 +26,9 @@ from gpubed.core import copying, reading
 from gpubed.core.copying import LimitExceeded
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths, assets
-from gpubed.nodes.allocation import Allocation, Node, door, known_as
+from gpubed.nodes.allocation import Allocation, Node, host_as_node, known_as
 
-# Without a handler, Python prints a library's warnings on stderr.
+# Without a handler, Python would print paramiko's warnings on stderr.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 CONNECT_S = 15.0
@@ -36,11 +36,11 @@ _PAUSES_S = (0.0, 0.5, 1.0)  # before each attempt to connect
 _NO_EXIT_CODE = -1  # as in paramiko
 _FORBIDDEN = 1  # RFC 4254, section 5.1: administratively prohibited
 _KEEPALIVE_S = 15
-# Timeout of SFTP: a shared folder may hang for ever; NFS takes up to 90 s to recover.
+# Timeout of SFTP: a shared folder may hang forever; NFS takes up to 90 s to recover.
 _SILENCE_S = 120.0
 _SHOWN = 300  # characters of a command in an error
 _LONGEST = 16 * 2**20  # bytes of a command's output; the rest is discarded
-_ELSE = "if not, do not go on (docs/how-to/host-keys.md)"
+_ELSE = "if not, do not continue (docs/how-to/host-keys.md)"
 _AS_ROOT = (
     'if sudo -n true 2> /dev/null; then exec sudo -n python3 - "$@"; else exec python3 - "$@"; fi'
 )
@@ -65,16 +65,16 @@ class CommandResult:
 
 
 class Unreachable(GpubedError):
-    """A node does not answer SSH, or is not the one that was allocated.
+    """A node does not answer SSH, or another host answers in its place.
 
-    `on_the_way` tells whether a host on the way failed, so the state of the node is unknown.
+    `on_the_way` tells whether a hop failed, so that the state of the node is unknown.
     """
 
     on_the_way = False
 
     @property
     def is_silence(self) -> bool:
-        """Whether the node may have died: no other host answers in its place."""
+        """Whether the node may have died: all hops work, and no other host answers."""
         return not self.on_the_way
 
 
@@ -90,21 +90,22 @@ class HostKeyMismatch(Unreachable):
     is_silence = False
 
     def __init__(
-        self, who: str, expected: Iterable[str], seen: str, hint: str | None = None
+        self, host: str, expected: Iterable[str], presented: str, hint: str | None = None
     ) -> None:
         own = " or ".join(map(_fingerprint, expected))
         super().__init__(
-            f"{who} presents the host key {_fingerprint(seen)}, but its own is {own}: "
-            "somebody else may be answering, so nobody logged in",
+            f"{host} presents the host key {_fingerprint(presented)}, but its own is {own}: "
+            "another host may be answering, so gpubed did not log in",
             hint,
         )
 
 
-class _Blocked(ConnectionError):
-    """A failure of a host on the way; retried like other connection errors."""
+class _HopFailed(ConnectionError):
+    """A failure of a hop; retried like other connection errors."""
 
     def __init__(self, why: Unreachable) -> None:
         super().__init__(why.message)
+        why.on_the_way = True
         self.why = why
 
 
@@ -112,13 +113,13 @@ class CommandFailed(GpubedError):
     """A command ended with a non-zero exit code."""
 
     def __init__(self, node: str, command: str, result: CommandResult) -> None:
-        called = "a script" if "\n" in command or len(command) > _SHOWN else f"`{command}`"
+        what = "a script" if "\n" in command or len(command) > _SHOWN else f"`{command}`"
         how = f"failed with exit code {result.exit_code}"
         if isinstance(self, CommandTimedOut):
             how = f"was cut off after {result.seconds:.0f} s"
         elif result.exit_code == _NO_EXIT_CODE:
             how = "was killed, or the connection was lost"
-        super().__init__(f"{called} on {node} {how}\n{result.tail}".rstrip())
+        super().__init__(f"{what} on {node} {how}\n{result.tail}".rstrip())
         self.node, self.command, self.result = node, command, result
 
 
@@ -127,9 +128,11 @@ class CommandTimedOut(CommandFailed):
 
 
 class SSH:
-    """A connection to one node, or the head; opened when first needed, closed by `close` or `with`.
+    """A connection to a node; opened when first used, closed by `close` or `with`.
 
-    `identity` is a private key instead of the cluster's; an SSH agent may hold it.
+    Args:
+        target: A node; an allocation stands for its head.
+        identity: Path of a private key to use instead of the cluster's; an SSH agent may hold it.
     """
 
     def __init__(
@@ -142,7 +145,7 @@ class SSH:
         self._jump: SSH | None = None
         if self.node.via:
             *before, hop = self.node.via
-            self._jump = SSH(door(hop, via=tuple(before)), paths, hop.identity)
+            self._jump = SSH(host_as_node(hop, via=tuple(before)), paths, hop.identity)
 
     def __enter__(self) -> Self:
         return self
@@ -151,7 +154,7 @@ class SSH:
         self.close()
 
     def at(self, address: str) -> SSH:
-        """Return a session with the same host, by the same hops, at another of its addresses."""
+        """Return a session with the same host and hops, at another address of the host."""
         node = self.node.model_copy(update={"control_address": address})
         return SSH(node, self._paths, self._identity)
 
@@ -180,7 +183,8 @@ class SSH:
         line = command % tuple(shlex.quote(str(arg)) for arg in args) if args else command
         channel = self._open()
         with channel:
-            self._request(channel.exec_command, in_sh(line))
+            with self._connected():
+                channel.exec_command(in_sh(line))
             result, timed_out = _collect(channel, stdin.encode(), timeout)
         if timed_out:
             raise CommandTimedOut(self.node.name, line, result)
@@ -189,7 +193,7 @@ class SSH:
         return result
 
     def put(self, local: Path, remote: str) -> None:
-        """Copy a file, or a folder and what is in it, to exactly the path `remote`."""
+        """Copy a file, or a folder with its content, to exactly the path `remote`."""
         with self._sftp() as sftp:
             copying.put(sftp, local, PurePosixPath(remote))
 
@@ -312,21 +316,23 @@ class SSH:
         try:
             transport = self._jump._transport()
         except paramiko.BadHostKeyException as error:
-            raise _on_the_way(self._jump._mismatch(error.key)) from None
+            mismatch = self._jump._mismatch(error.key)
+            mismatch.on_the_way = True
+            raise mismatch from None
         except CONNECTION_ERRORS as error:
-            raise _Blocked(_on_the_way(self._jump.unreachable(error))) from None
+            raise _HopFailed(self._jump.unreachable(error)) from None
         try:
             return transport.open_channel("direct-tcpip", there, ("", 0), timeout=CONNECT_S)
         except paramiko.ChannelException as error:
             if error.code != _FORBIDDEN:  # the hop tried to connect and got no answer
                 raise
-            why = f"{self._jump.node.name} lets nobody through to {self.node.name}: {error.text}"
-            raise _Blocked(_on_the_way(LoginRefused(why, _FORWARD))) from None
+            why = f"{self._jump.node.name} forwards nothing to {self.node.name}: {error.text}"
+            raise _HopFailed(LoginRefused(why, _FORWARD)) from None
 
     def unreachable(self, error: Exception) -> Unreachable:
         """Return the error that explains why the node cannot be reached."""
         node, cluster = self.node, self._paths.name
-        if isinstance(error, _Blocked):
+        if isinstance(error, _HopFailed):
             return error.why
         if isinstance(error, paramiko.PasswordRequiredException):
             return LoginRefused(
@@ -336,7 +342,7 @@ class SSH:
             )
         kind = Unreachable
         if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
-            kind, why = LoginRefused, f"speaks SSH in other ways than we do: {error}"
+            kind, why = LoginRefused, f"shares no algorithm of SSH with gpubed: {error}"
         elif isinstance(error, paramiko.AuthenticationException):
             kind = LoginRefused
             why = f"does not accept the key {self._identity or self._paths.private_key}"
@@ -346,25 +352,26 @@ class SSH:
             why = f"does not answer SSH on {node.control_address}:{node.port}: {_words(error)}"
         return kind(
             f"{node.name} {why}",
-            f"gpubed up {cluster}, unless that is what said so: then see to the host itself, its "
-            "power, network and sshd; a node that is removed on its testbed is made again",
+            f"gpubed up {cluster}; if that reports it, see to the host itself: power, network, "
+            "sshd; a node that is removed on its testbed is created again",
         )
 
-    def _mismatch(self, seen: paramiko.PKey) -> HostKeyMismatch:
+    def _mismatch(self, presented: paramiko.PKey) -> HostKeyMismatch:
         node = self.node
         return HostKeyMismatch(
             f"{node.name} ({known_as(node.control_address, node.port)})",
             node.host_keys,
-            f"{seen.get_name()} {seen.get_base64()}",
-            # The user keeps the host keys of hosts that the user's own key opens.
+            f"{presented.get_name()} {presented.get_base64()}",
+            # Hosts that accept the user's own key have their host keys in the user's files.
             f"if you reinstalled it, correct its key in your known_hosts or in cluster.yml; {_ELSE}"
             if self._identity
             else f"if you reinstalled it: gpubed up {self._paths.name} --refresh; {_ELSE}",
         )
 
-    def _request(self, request: Callable[[str], None], argument: str) -> None:
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
         try:
-            request(argument)
+            yield
         except CONNECTION_ERRORS as error:
             raise self.unreachable(error) from None
 
@@ -372,7 +379,8 @@ class SSH:
     def _sftp(self) -> Iterator[paramiko.SFTPClient]:
         cannot = f"cannot copy files with {self.node.name}"
         channel = self._open()
-        self._request(channel.invoke_subsystem, "sftp")
+        with self._connected():
+            channel.invoke_subsystem("sftp")
         channel.settimeout(_SILENCE_S)
         try:
             with channel, paramiko.SFTPClient(channel) as sftp:
@@ -393,9 +401,10 @@ class SSH:
 
 
 def in_sh(command: str) -> str:
-    """Wrap a command so that any login shell runs it by `sh`, with umask 022.
+    """Wrap a command so that every login shell runs it by `sh`, with umask 022.
 
-    csh and fish quote newlines, `!` and backslashes by other rules.
+    A command with newlines, `!` or backslashes is encoded, because csh and fish quote them by
+    other rules.
     """
     command = f"umask 022; {command}"
     if not {"\n", "!", "\\"}.isdisjoint(command):
@@ -405,21 +414,21 @@ def in_sh(command: str) -> str:
 
 
 def is_silent(node: Node, error: GpubedError | None) -> bool:
-    """Return whether an error means that a node is silent and no other host answers in its place.
+    """Return whether an error means that a node is silent, and no other host answers in its place.
 
-    If the last hop is the node itself at another address, the hop's silence counts.
+    If the last hop is the node itself, at another address, the hop's silence counts.
     """
     refused = isinstance(error, LoginRefused | HostKeyMismatch)
-    return isinstance(error, Unreachable) and not refused and error.on_the_way == node.is_own_door
+    return isinstance(error, Unreachable) and not refused and error.on_the_way == node.is_last_hop
 
 
 def is_hidden(node: Node, error: GpubedError | None) -> bool:
-    """Return whether an error is of another host on the way to a node."""
-    return isinstance(error, Unreachable) and error.on_the_way and not node.is_own_door
+    """Return whether an error is of a hop, so that the state of the node is unknown."""
+    return isinstance(error, Unreachable) and error.on_the_way and not node.is_last_hop
 
 
 def agent_keys(node: Node) -> list[str]:
-    """Return the hops' key files that cannot be loaded, so that only an SSH agent can log in."""
+    """Return the keys of a node's hops that only an SSH agent can use: their files do not load."""
 
     def opens(identity: str) -> bool:
         try:
@@ -438,15 +447,13 @@ def greet(node: Node, paths: ClusterPaths) -> None:
 
 
 def run_program(ssh: SSH, program: str, *words: str, check: bool = True) -> CommandResult:
-    """Run a Python program from `roles` without installing it, as root if sudo asks nothing."""
+    """Run a Python program of `roles` on a node without installing it.
+
+    It runs as root if sudo needs no password.
+    """
     text = reading.file(assets() / "roles" / program).text()
     command = " ".join(["sh -c %s sh", *("%s" for _ in words)])
     return ssh.run(command, _AS_ROOT, *words, check=check, stdin=text, timeout=_PROGRAM_S)
-
-
-def _on_the_way(error: Unreachable) -> Unreachable:
-    error.on_the_way = True
-    return error
 
 
 def _public_key(text: str) -> paramiko.PKey:
@@ -465,13 +472,13 @@ def _fingerprint(key: str) -> str:
 
 def _words(error: Exception) -> str:
     if isinstance(error, paramiko.ssh_exception.NoValidConnectionsError):
-        said = (getattr(each, "strerror", None) or str(each) for each in error.errors.values())
-        return "; ".join(dict.fromkeys(filter(None, said))) or type(error).__name__
+        reasons = (getattr(each, "strerror", None) or str(each) for each in error.errors.values())
+        return "; ".join(dict.fromkeys(filter(None, reasons))) or type(error).__name__
     return str(error) or type(error).__name__
 
 
 def _collect(channel: paramiko.Channel, stdin: bytes, timeout: float) -> tuple[CommandResult, bool]:
-    """Read both streams concurrently to their ends, because either may fill its window."""
+    """Feed a command, and read both of its streams at the same time: either may fill its window."""
     started = time.monotonic()
     deadline = started + timeout
     streams: tuple[list[bytes], list[bytes]] = ([], [])

@@ -1,7 +1,7 @@
 """Copies files and folders to and from the cluster's shared storage, with rsync over SSH.
 
-A node decides what it lists and sends: `to_get` checks the list, rsync then asks for these files
-only and writes no links, and links that stay within the folder are made here.
+Nodes are not trusted. `to_get` checks the names, kinds and sizes that the node lists; rsync then
+asks for these files only and writes no links. `copy` creates the links that stay within the folder.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from gpubed.core.errors import GpubedError, PrerequisiteMissing, UsageError
 from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import SSH, in_sh
 
-# A half file stays out of the sight of jobs, and is gone on with.
+# A partial file is kept in a hidden folder, where jobs do not see it, and completed later.
 _USUAL = ("--partial-dir=.gpubed-part", "--times", "--secluded-args", "--timeout=300")
 # Accounts of all nodes may read datasets.
 _PUT = ("--recursive", "--links", "--perms", "--chmod=a+rX,u+w,go-w,ug-s,-t")
-_SAID = ("--stats", "--no-human-readable", "--8-bit-output")
+_OUTPUT = ("--stats", "--no-human-readable", "--8-bit-output")
 _PROGRESS = re.compile(r"\s*(\d+)\s+\d+%\s+(\S+/s)")
 _FIGURE = re.compile(r"Number of|Total |Literal |Matched |File list|sent |total size|\s*\d+ +\d+%")
-_KEPT = 2**16  # characters at the end of what rsync says
+_KEPT = 2**16  # characters at the end of rsync's output
 _MOST = 500_000  # entries; their names are held in memory
 _LARGEST_LIST = 128 * 2**20  # bytes
 _SLACK = 2**30  # bytes: files may grow while they are copied
-_LONGEST_NAME = 240  # bytes; that of the draft is longer
-_VANISHED = 24  # files that were removed meanwhile
+_LONGEST_NAME = 240  # bytes; the draft's name is longer
+_VANISHED = 24  # exit code: source files were removed meanwhile
 _READY = """
-mountpoint -q %s || { echo "shared storage is not mounted there" >&2; exit 1; }
-command -v rsync >/dev/null || { echo "rsync is missing there" >&2; exit 1; }
+mountpoint -q %s || { echo "shared storage is not mounted" >&2; exit 1; }
+command -v rsync >/dev/null || { echo "rsync is missing" >&2; exit 1; }
 """
 _PLACES = """
 for place in %s %s; do
@@ -56,25 +56,25 @@ class Copy:
     """A file or folder to copy, and the result of rsync's dry run."""
 
     name: str
-    words: list[str]  # how rsync is called
-    place: str  # where it will be
-    room: int  # free bytes there
-    draft: str = ""  # where it is until it is whole; empty if it is copied to its place
-    names: list[str] | None = None  # the names to ask for; None for all
-    links: dict[str, str] = field(default_factory=dict)  # links to make here, with their targets
-    most: float = math.inf  # bytes after which the node is not believed any more
-    all_files: int = 0  # its files, also those that are there already
+    words: list[str]  # rsync's command line
+    place: str  # path of the copy
+    room: int  # free bytes at the place
+    draft: str = ""  # path of the incomplete copy; empty if files go straight to their place
+    names: list[str] | None = None  # files to ask the node for; None for all
+    links: dict[str, str] = field(default_factory=dict)  # local links to create, and their targets
+    most: float = math.inf  # bytes; a node that sends more is refused
+    all_files: int = 0  # files of the source, including those that need no copying
     all_bytes: int = 0
     files: int = 0  # files to copy
     bytes: int = 0
-    replaced: int = 0  # how many of these are there already, and differ
-    left_out: list[str] = field(default_factory=list)  # sentences about what is not copied
+    replaced: int = 0  # files to copy over others that differ
+    left_out: list[str] = field(default_factory=list)  # a sentence per file that is not copied
 
 
 class Copier:
     """Copies to and from the shared storage of a cluster, through its head.
 
-    Raises `PrerequisiteMissing` if there is no rsync here.
+    Raises `PrerequisiteMissing` if the controller has no rsync.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -89,9 +89,9 @@ class Copier:
         self._rsync = ["rsync", *_USUAL, f"--rsh={shell}"]
 
     def to_put(self, local: Path, name: str) -> Copy:
-        """Return what copying a file or folder to the datasets means.
+        """Plan the copy of a local file or folder to the datasets, by rsync's dry run.
 
-        Raises `UsageError` if there is no such thing, or it cannot have this name there.
+        Raises `UsageError` if there is no such file or folder, or the name cannot be used.
         """
         odd = "/" in name or "\0" in name or name != name.encode(errors="ignore").decode()
         if odd or name[:1] in ("", ".") or len(name.encode()) > _LONGEST_NAME:
@@ -99,47 +99,51 @@ class Copier:
         kind = "folder" if local.is_dir() else "file" if local.is_file() else ""
         if not kind:
             raise UsageError(f"{local} is neither file nor folder")
-        place, draft = (str(self._root / "datasets" / one) for one in (name, f".{name}.part"))
-        there, half, room = self._ask(_READY + _PLACES, self._root, place, draft, self._root)
-        for what, at in ((there, place), (half, draft)):
-            if what not in ("none", kind):
-                raise UsageError(f"{at} is there, and is a {what}", "--as NAME gives another name")
-        draft = draft if there == "none" else ""
+        datasets = self._root / "datasets"
+        place, draft = str(datasets / name), str(datasets / f".{name}.part")
+        at_place, at_draft, room = self._run_on_head(
+            _READY + _PLACES, self._root, place, draft, self._root
+        )
+        for found, path in ((at_place, place), (at_draft, draft)):
+            if found not in ("none", kind):
+                raise UsageError(f"{path} is a {found} already", "--as NAME gives another name")
+        draft = draft if at_place == "none" else ""
         end = "/" if kind == "folder" else ""
-        ways = [f"{local.resolve()}{end}", f"{self._head.name}:{draft or place}{end}"]
-        # What an earlier `put` left in the draft, and is not in the folder any more, goes.
-        how = [*_PUT, "--delete"] if draft and kind == "folder" else _PUT
-        copy = Copy(name, [*self._rsync, *how, "--", *ways], place, int(room), draft)
+        paths = [f"{local.resolve()}{end}", f"{self._head.name}:{draft or place}{end}"]
+        # Deletes files of an earlier `put` from the draft that the folder has no more.
+        options = [*_PUT, "--delete"] if draft and kind == "folder" else _PUT
+        copy = Copy(name, [*self._rsync, *options, "--", *paths], place, int(room), draft)
         copy.left_out = list(_unsent(local))
-        return self._foreseen(copy)
+        return self._dry_run(copy)
 
     def to_get(self, remote: str, folder: Path) -> Copy:
-        """Return what copying a file or folder of the shared storage into a folder means.
+        """Plan the copy of a file or folder of the shared storage into a local folder.
 
-        Raises `UsageError` if it is not on the shared storage, or something else has its name here.
+        Raises `UsageError` if it is not on the shared storage, or the folder has a file of another
+        kind by that name.
         """
         path = self._root / remote
         if path.is_relative_to(self._datasets):
             path = self._root / "datasets" / path.relative_to(self._datasets)
         if ".." in path.parts or self._root not in path.parents:
             raise UsageError(f"{remote} is not below the shared storage, {self._root}")
-        there = (
+        exists = (
             '\n[ -e %s ] || { echo no such file or folder: %s, beside "$(ls -m %s | head -c 500)" '
             ">&2; exit 1; }"
         )
-        self._ask(_READY + there, self._root, path, path, path.parent)
+        self._run_on_head(_READY + exists, self._root, path, path, path.parent)
         place = folder.resolve() / path.name
         copy = Copy(path.name, [], str(place), shutil.disk_usage(folder).free)
-        is_folder = self._chosen(copy, path, place)
-        ways = [f"{self._head.name}:{path}", str(place)]
-        how = ["--copy-links"]
+        is_folder = self._choose(copy, path, place)
+        paths = [f"{self._head.name}:{path}", str(place)]
+        options = ["--copy-links"]
         if is_folder:
-            ways, how = [f"{way}/" for way in ways], ["--files-from=-", "--from0"]
-        copy.words = [*self._rsync, *how, "--", *ways]
-        return self._foreseen(copy)
+            paths, options = [f"{path}/" for path in paths], ["--files-from=-", "--from0"]
+        copy.words = [*self._rsync, *options, "--", *paths]
+        return self._dry_run(copy)
 
     def copy(self, copy: Copy, tell: Callable[[str], None], every_s: float) -> None:
-        """Copy it, going on with what has arrived; `tell` hears of it each `every_s` seconds.
+        """Copy, or complete an interrupted copy; call `tell` with the progress every few seconds.
 
         Raises `GpubedError` if not all of it could be copied.
         """
@@ -147,35 +151,38 @@ class Copier:
             Path(copy.place).mkdir(exist_ok=True)
         self._run(copy, "--info=progress2", tell, every_s)
         if copy.draft:
-            self._ask("mv -nT %s %s && [ ! -e %s ]", copy.draft, copy.place, copy.draft)
+            self._run_on_head("mv -nT %s %s && [ ! -e %s ]", copy.draft, copy.place, copy.draft)
         for name, target in copy.links.items():
             link = Path(copy.place, name)
             if not os.path.lexists(link):
                 link.symlink_to(target)
             elif not link.is_symlink() or link.readlink() != Path(target):
-                copy.left_out.append(f"{name!r} is left out: something else has its name here")
+                copy.left_out.append(
+                    f"{name!r} is left out: the local folder has another file of that name"
+                )
 
-    def _ask(self, script: str, *args: object) -> list[str]:
+    def _run_on_head(self, script: str, *args: object) -> list[str]:
         with SSH(self._head, self._cluster.paths) as head:
             done = head.run(script, *args, check=False, timeout=120)
         if done.exit_code:
             raise GpubedError(f"{self._head.name}: {done.tail}", "gpubed status CLUSTER")
         return done.stdout.split()
 
-    def _chosen(self, copy: Copy, path: PurePosixPath, place: Path) -> bool:
-        """Choose what to ask for of what the node lists; return whether that is a folder."""
-        (root, size, *_), *rest = self._listed(path)
+    def _choose(self, copy: Copy, path: PurePosixPath, place: Path) -> bool:
+        """Choose the files to ask the node for; return whether `path` is a folder."""
+        (root, size, *_), *rest = self._list(path)
         if root not in ("d", "f") or _kind(place) not in ("", root):
-            raise UsageError(f"{place} is here, and is something else", "--to FOLDER, another one")
+            why = f"{place} exists already, and is of another kind"
+            raise UsageError(why, "--to FOLDER, another one")
         kinds, left_out, names = {"": root}, dict[str, str](), list[str]()
-        for kind, its_size, name, target in rest:
-            above, _, last = name.rpartition("/")
+        for kind, file_size, name, target in rest:
+            parent, _, last = name.rpartition("/")
             odd = name.startswith("/") or last in ("", ".", "..") or name in kinds
-            if odd or kinds.get(above) != "d":
-                if above not in left_out:
+            if odd or kinds.get(parent) != "d":
+                if parent not in left_out:
                     left_out[name] = "the node lists it in no folder"
             elif _kind(place / name) not in ("", kind):
-                left_out[name] = "something else has its name here"
+                left_out[name] = "the local folder has another file of that name"
             elif kind not in ("d", "f", "l"):
                 left_out[name] = "it is neither file nor folder"
             elif kind == "l" and not _stays(name, target):
@@ -185,22 +192,22 @@ class Copier:
             else:
                 kinds[name] = kind
                 names.append(name)
-                size += its_size
+                size += file_size
         copy.most = size * 1.1 + _SLACK
         copy.left_out = [f"{name!r} is left out: {why}" for name, why in left_out.items()]
         copy.names = names if root == "d" else None
         return root == "d"
 
-    def _listed(self, path: PurePosixPath) -> Iterator[tuple[str, int, str, str]]:
-        """Yield kind, size, name and a link's target of a file, or of a folder and all in it."""
+    def _list(self, path: PurePosixPath) -> Iterator[tuple[str, int, str, str]]:
+        """Yield kind, size, name and link target of a file, or of a folder and all its files."""
         listing = [*self._login, in_sh(_LIST % shlex.quote(str(path)))]
         with subprocess.Popen(listing, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as find:
-            said = find.stdout.read(_LARGEST_LIST + 1) if find.stdout else b""
-            if len(said) > _LARGEST_LIST:
+            output = find.stdout.read(_LARGEST_LIST + 1) if find.stdout else b""
+            if len(output) > _LARGEST_LIST:
                 find.terminate()
-        fields = said.split(b"\0")[:-1]
-        if len(said) > _LARGEST_LIST or len(fields) > 2 * _MOST:
-            raise UsageError(f"{path} has more than {_MOST:,} files", "get a folder of it")
+        fields = output.split(b"\0")[:-1]
+        if len(output) > _LARGEST_LIST or len(fields) > 2 * _MOST:
+            raise UsageError(f"{path} has more than {_MOST:,} files", "get a folder below it")
         if find.returncode:
             how = f"find, or the connection, ended with exit code {find.returncode}"
             raise GpubedError(f"{self._head.name} did not list all of {path}: {how}")
@@ -209,15 +216,15 @@ class Copier:
         for entry, target in zip(fields[::2], fields[1::2], strict=False):
             found = re.fullmatch(rb"(.) (\d{1,18}) (.*)", entry, re.DOTALL)
             if not found:
-                raise GpubedError(f"{self._head.name} lists {path} in no form of find's")
+                raise GpubedError(f"{self._head.name} lists {path} in another form than find does")
             kind, size, name = found.groups()
             yield kind.decode(errors="replace"), int(size), os.fsdecode(name), os.fsdecode(target)
 
-    def _foreseen(self, copy: Copy) -> Copy:
-        said = self._run(copy, "--dry-run")
+    def _dry_run(self, copy: Copy) -> Copy:
+        output = self._run(copy, "--dry-run")
 
         def number(pattern: str) -> int:
-            found = re.findall(rf"^{pattern}", said, re.MULTILINE)
+            found = re.findall(rf"^{pattern}", output, re.MULTILINE)
             return int(found[-1]) if found else 0
 
         copy.all_files = number(r"Number of files: \d+ \(.*?reg: (\d+)")
@@ -231,12 +238,12 @@ class Copier:
         self,
         copy: Copy,
         option: str,
-        tell: Callable[[str], None] = lambda _said: None,
+        tell: Callable[[str], None] = lambda _message: None,
         every_s: float = 1,
     ) -> str:
-        """Run rsync; return the end of what it says."""
-        said, told = "", time.monotonic()
-        words = [*copy.words[:1], option, *_SAID, *copy.words[1:]]
+        """Run rsync; return the end of its output."""
+        output, told_at = "", time.monotonic()
+        words = [*copy.words[:1], option, *_OUTPUT, *copy.words[1:]]
         with tempfile.TemporaryFile() as names:
             names.write(b"".join(os.fsencode(name) + b"\0" for name in copy.names or ()))
             names.seek(0)
@@ -250,29 +257,30 @@ class Copier:
             ) as rsync:
                 try:
                     read = (rsync.stdout or io.StringIO()).readline
-                    for line in iter(lambda: read(_KEPT), ""):  # \r ends one, too
-                        said = (said + line)[-_KEPT:]
+                    for line in iter(lambda: read(_KEPT), ""):  # universal newlines: \r ends a line
+                        output = (output + line)[-_KEPT:]
                         if not (found := _PROGRESS.match(line)):
                             continue
                         if int(found[1]) > copy.most:
                             raise GpubedError(f"{self._head.name} sends more than it listed")
-                        if time.monotonic() - told >= every_s:
-                            told = time.monotonic()
-                            come = files.size(int(found[1]))
-                            tell(f"{copy.name}: {come} of {files.size(copy.bytes)}, {found[2]}")
+                        if time.monotonic() - told_at >= every_s:
+                            told_at = time.monotonic()
+                            done = files.size(int(found[1]))
+                            tell(f"{copy.name}: {done} of {files.size(copy.bytes)}, {found[2]}")
                 except BaseException:
-                    rsync.terminate()  # keeps the part of a file
+                    rsync.terminate()  # unlike `kill`, keeps a partial file
                     raise
         if rsync.returncode not in (0, _VANISHED):
-            lines = [one for one in said.splitlines() if one.strip() and not _FIGURE.match(one)]
+            lines = [line for line in output.splitlines() if line.strip()]
+            lines = [line for line in lines if not _FIGURE.match(line)]
             why = "; ".join(lines[-4:]) or f"rsync ended with {rsync.returncode}"
-            again = "what has arrived stays: the same command goes on from there"
+            again = "files that arrived stay: the same command completes the copy"
             raise GpubedError(f"{copy.name} was not copied: {reading.short(why, 1000)}", again)
-        return said
+        return output
 
 
 def _kind(path: Path) -> str:
-    """Return the letter of find's for a file of this machine; empty if there is none."""
+    """Return the kind of a local file as a letter, as `find` does; empty if there is none."""
     try:
         mode = path.lstat().st_mode
     except OSError:
@@ -281,9 +289,9 @@ def _kind(path: Path) -> str:
 
 
 def _stays(name: str, target: str) -> bool:
-    """Say whether a link leads to a place within the folder that its name is relative to.
+    """Return whether the target of a link is within the folder that `name` is relative to.
 
-    `..` counts at the beginning only: behind the name of another link, it leads elsewhere.
+    `..` is accepted at the beginning only: after another link's name, it could lead anywhere.
     """
     parts = target.split("/")
     up = next((at for at, part in enumerate(parts) if part != ".."), len(parts))
@@ -291,7 +299,7 @@ def _stays(name: str, target: str) -> bool:
 
 
 def _unsent(local: Path) -> Iterator[str]:
-    """Yield a sentence per thing in a folder that rsync leaves out, or that leads nowhere there."""
+    """Yield a sentence per file that rsync leaves out, and per link that breaks on nodes."""
     for at, folders, names in os.walk(local):
         for name in (*folders, *names):
             path = Path(at, name)

@@ -15,10 +15,9 @@ from gpubed.nodes.allocation import Allocation
 Result = Literal["pass", "fail", "skip", "simulated"]
 
 POSTPONED = "uses the links"
-"""In the reason of what was skipped beside other work, and can be measured after it."""
+"""Part of the reason of a check that was skipped beside other work; it can be repeated later."""
 
-# Automake's exit code of a skipped test: nothing was proved, and nothing failed.
-_NOTHING_PROVED = 77
+_NOTHING_PROVED = 77  # Automake's exit code of a skipped test: nothing passed, nothing failed
 _KEPT = ConfigDict(extra="ignore", frozen=True)  # a newer version may have written more fields
 
 
@@ -29,8 +28,7 @@ class Check(BaseModel):
 
     id: str  # dotted name, stable
     node: str = ""  # node name, `a>b` for a link, or empty for the cluster
-    # Skips and failures always have a reason. A success on simulated GPUs is `simulated`, never a
-    # pass.
+    # Skips and failures have a reason. A success on simulated GPUs is `simulated`, never `pass`.
     result: Result
     value: int | float | str | None = None  # the measured value, in `unit`
     unit: str = ""
@@ -73,7 +71,7 @@ class Verification(BaseModel):
         return set(self.node_ids) == nodes and self.configured == configured
 
     def covers(self, allocation: Allocation, configured: str) -> bool:
-        """Return whether it has no failure and is of exactly these nodes; see `is_of`."""
+        """Return whether it has no failure and fits nodes and digest as `is_of` says."""
         return not self.count("fail") and self.is_of(allocation, configured)
 
     def count(self, result: Result) -> int:

@@ -149,8 +149,8 @@ def translated(tree):
     [
         (nouveau, "nouveau", "nouveau drives", "blacklist nouveau"),
         (unsigned, "secure_boot", "a driver is built here: the kernel will refuse", "mokutil"),
-        (half_width, "pcie", f"{CARD} has x8 of x16", "seat the card"),
-        (slow_slot, "pcie", "slot of 16 of 32 GT/s", "seat the card"),
+        (half_width, "pcie", f"{CARD} has x8 of x16", "slot with all lanes"),
+        (slow_slot, "pcie", "slot of 16 of 32 GT/s", "slot with all lanes"),
         (held, "driver", f"{CARD} by vfio-pci", "modprobe.d"),
         (translated, "peer_to_peer", f"{CARD} (DMA-FQ)", "iommu=pt"),
         (lambda t: t.acs(0x1D), "peer_to_peer", f"ACS redirects .* at {BRIDGE}", "iommu=pt"),
@@ -206,7 +206,7 @@ def test_what_dkms_signs_is_taken_where_the_firmware_knows_its_key(tree, signer,
     wrong = tree.wrong()
     assert list(wrong) == ([] if enrolled else ["secure_boot"])
     if not enrolled:
-        assert f"signed by {signer}, which the firmware does not know" in (
+        assert f"signed by {signer}, which the firmware does not accept" in (
             wrong["secure_boot"].message
         )
         assert f"mokutil --import {path}" in wrong["secure_boot"].fix
@@ -224,7 +224,7 @@ def test_a_gpu_that_is_cut_into_instances_is_told(tree, mode, fine):
     wrong = tree.wrong()
     assert list(wrong) == ([] if fine else ["mig"])
     if not fine:
-        assert f"MIG is on: {CARD}" in wrong["mig"].message
+        assert f"MIG is on, so programs cannot use the whole GPU: {CARD}" in wrong["mig"].message
         assert "sudo nvidia-smi -mig 0" in wrong["mig"].fix
 
 

@@ -1,1 +1,1 @@
-"""Whether a node is well: looks at machine, GPUs and kernel's log. Standard library only."""
+"""Health checks of a node: machine, GPUs and the kernel's log. Standard library only."""

@@ -8,7 +8,7 @@ ABSENT = 127
 
 
 def run(*command: str) -> tuple[int, str]:
-    """Return a program's exit code and output; one that hangs has failed."""
+    """Return a program's exit code and output; a program that hangs has failed."""
     try:
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
@@ -18,7 +18,7 @@ def run(*command: str) -> tuple[int, str]:
     try:
         said, _ = process.communicate(timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        # Not waited for: what hangs inside a driver cannot even be killed.
+        # Without waiting: a process that hangs in a driver cannot be killed.
         process.kill()
         return HANGS, f"no answer in {TIMEOUT_S} s"
     return process.returncode, said.strip()

@@ -1,4 +1,4 @@
-"""Looks at the GPUs with `nvidia-smi`; whatever it says that is no figure is a problem."""
+"""Checks the GPUs with `nvidia-smi`; a value that cannot be parsed is reported as a problem."""
 
 import platform
 import re
@@ -10,7 +10,7 @@ from gpubed_health import command
 
 MODULE = Path("/sys/module/nvidia")
 MODULES = Path("/lib/modules") / platform.release()
-# What a newer driver calls events, an older one calls throttling.
+# Names of fields in newer drivers (events) and in older ones (throttling).
 REASONS = ("clocks_event_reasons", "clocks_throttle_reasons")
 SLOWED = {
     "hw_slowdown": "by its hardware",
@@ -30,7 +30,7 @@ LINKS_OF = re.compile(r"^GPU (\d+): .*\(UUID: (\S+)\)\n((?:[ \t]+.*\n?|\n)*)", r
 LINK_UP = re.compile(r"Link \d+: [\d.]+ GB/s")
 RECOVERIES = re.compile(r"Recovery Errors: (\d+)")
 ABSENT = {"N/A", "[N/A]", "Not Supported", "[Not Supported]"}
-# Models that count errors of their memory, and those that replace its rows (NVIDIA, "GPU Memory
+# Models that count memory errors, and models that replace memory rows (NVIDIA, "GPU Memory
 # Error Management").
 REMAPS = re.compile(r"\b(A30|A100|A800|H20|H100|H200|H800|GH200|B100|B200|B300|GB200|GB300)\b")
 COUNTS = re.compile(rf"{REMAPS.pattern}|\b(K80|P4|P40|P100|V100|T4|A2|A10|A16|A40|L4|L20|L40S?)\b")
@@ -45,7 +45,7 @@ MODULE_NAMES = (
 
 
 def driver(expected: dict[str, Any], _memory: dict[str, Any]) -> Iterator[str]:
-    """The driver's kernel module is loaded, and would be after a restart."""
+    """The driver's kernel module is loaded, and will be after a restart."""
     if not expected["gpus"]:
         return
     if not MODULE.exists():
@@ -53,7 +53,7 @@ def driver(expected: dict[str, Any], _memory: dict[str, Any]) -> Iterator[str]:
             "the NVIDIA kernel module is not loaded: see 'dkms status' whether it was built for"
             " this kernel, then 'modprobe nvidia'"
         )
-    # A container has the modules of its machine, and no files of them.
+    # Containers use the modules of their host, and lack the modules' files.
     elif MODULES.is_dir() and not any(map(_installed, MODULE_NAMES)):
         yield (
             f"no NVIDIA kernel module is installed in {MODULES} any more: after a restart the node"
@@ -79,7 +79,7 @@ def gpus(expected: dict[str, Any], memory: dict[str, Any]) -> Iterator[str]:
         yield f"{len(rows)} GPUs answer, {expected['gpus']} are expected"
     found = [dict(zip((*FIELDS, *SLOWED), row, strict=True)) for row in rows]
     cut, actions = _cut(), _actions()
-    # GPUs whose driver asks for nothing stay in use with contained errors (Xid 94).
+    # With contained errors (Xid 94), GPUs stay in use unless the driver asks for an action.
     content = {gpu["pci.bus_id"] for gpu in found if actions.get(gpu["index"]) == "None"}
     for gpu in found:
         yield from _judge(gpu, cut, content)
@@ -121,7 +121,7 @@ def _rows(text: str, width: int) -> tuple[list[list[str]], list[str]]:
 
 
 def _cut() -> set[str]:
-    """Return the GPUs that are cut into instances (MIG); drivers before 450 have no such field."""
+    """Return the GPUs with MIG switched on; drivers before 450 lack the field."""
     code, text = _query("query-gpu", ("index", "mig.mode.current"))
     return {index for index, mode in _rows(text, 2)[0] if mode == "Enabled"} if code == 0 else set()
 
@@ -169,7 +169,7 @@ def _remapped(content: set[str]) -> Iterator[str]:
 
 
 def _actions() -> dict[str, str]:
-    """Return what the driver asks for, by GPU; drivers before 570 have no such field."""
+    """Return the action that the driver asks for, by GPU; drivers before 570 lack the field."""
     code, text = _query("query-gpu", ("index", "gpu_recovery_action"))
     return dict(_rows(text, 2)[0]) if code == 0 else {}
 

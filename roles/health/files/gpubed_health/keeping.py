@@ -1,4 +1,4 @@
-"""Files in which a node's programs keep their state and figures."""
+"""Reads and writes the state files and the metrics of a node's programs."""
 
 import fcntl
 import os
@@ -19,7 +19,7 @@ class Figure(NamedTuple):
 
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Lock a file against others that read it and write it anew."""
+    """Hold a lock while a file is read and replaced."""
     lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -29,7 +29,7 @@ def alone(path: Path) -> Iterator[None]:
 
 
 def replace(path: Path, text: str) -> None:
-    """Write a file, whole or not at all."""
+    """Write a file atomically."""
     draft = path.with_suffix(".new")
     draft.write_text(text, encoding="utf-8")
     draft.chmod(0o644)  # the caller's umask may be another
@@ -37,7 +37,7 @@ def replace(path: Path, text: str) -> None:
 
 
 def keep(path: Path, spare: Path, text: str) -> None:
-    """Write a file; the spare in memory where the disk is full or read-only."""
+    """Write a file; if the disk is full or read-only, the spare in memory."""
     try:
         replace(path, text)
     except OSError as error:
@@ -48,18 +48,18 @@ def keep(path: Path, spare: Path, text: str) -> None:
 
 
 def publish(path: Path, figures: Iterable[Figure]) -> None:
-    """Write figures for the cluster's monitoring, where there is one; failures are only told."""
+    """Write metrics for the cluster's monitoring, if there is one; failures are only printed."""
     if not path.parent.is_dir():
         return
     try:
-        # Debian's package, which role monitoring brings.
+        # Debian's package, which role monitoring installs.
         from prometheus_client import CollectorRegistry, Gauge, generate_latest
     except ImportError as error:
         sys.stderr.write(f"no figures for monitoring: {error}\n")
         return
     registry, known = CollectorRegistry(), dict[str, Gauge]()
     for name, value, labels in figures:
-        # A name of an account or a device need not be UTF-8.
+        # Names of accounts and devices may not be UTF-8.
         told = {key: str(one).encode(errors="replace").decode() for key, one in labels.items()}
         try:
             number = float(value)

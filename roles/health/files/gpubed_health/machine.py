@@ -1,4 +1,4 @@
-"""Looks at what jobs need of the machine besides its GPUs."""
+"""Checks disk, services, shared storage, network and memory of the machine."""
 
 import json
 import shutil
@@ -10,14 +10,14 @@ from gpubed_health import command
 
 
 def disk(expected: dict[str, Any], _memory: dict[str, Any]) -> Iterator[str]:
-    """The root file system has room."""
+    """The root file system has free space."""
     free = shutil.disk_usage("/").free / 2**30
     if free < expected["min_free_gib"]:
         yield f"only {free:.1f} GiB of / are free, {expected['min_free_gib']} are needed"
 
 
 def units(expected: dict[str, Any], _memory: dict[str, Any]) -> Iterator[str]:
-    """No unit that jobs depend on has failed; one that is not installed cannot."""
+    """No unit that jobs depend on has failed; units that are not installed do not count."""
     for unit in expected["units"]:
         if command.run("systemctl", "is-failed", "--quiet", unit)[0] == 0:
             yield f"{unit} has failed (journalctl -u {unit})"
@@ -28,7 +28,7 @@ def shared(expected: dict[str, Any], _memory: dict[str, Any]) -> Iterator[str]:
     path = expected["shared_path"]
     if not path:
         return
-    # In a process of its own: a dead NFS server would hang this one for ever.
+    # In a child process, because a dead NFS server would make this process hang forever.
     code, text = command.run("stat", "--file-system", path)
     if code:
         yield f"{path} does not answer: {text}"

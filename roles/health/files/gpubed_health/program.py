@@ -1,4 +1,4 @@
-"""Looks whether this node is well.
+"""Checks the health of this node.
 
   gpubed-health check                print what is wrong; 0 well, 1 not
   gpubed-health watch                quarantine after several failing looks; 0 once it has looked
@@ -32,7 +32,7 @@ SPARE = Path("/run/gpubed-health.json")  # while the disk is full or read-only
 HOOKS = Path("/etc/gpubed/quarantine.d")
 METRICS = Path("/var/lib/gpubed/metrics/gpubed-health.prom")  # role monitoring makes the folder
 AGAIN_S = 5  # between looks before a job
-# A look gets what is expected of the node, and a memory for the next look.
+# A check gets the expected values of the node, and a memory that the next check gets, too.
 Look = Callable[[dict[str, Any], dict[str, Any]], Iterator[str]]
 LOOKS: tuple[Look, ...] = (
     machine.disk,
@@ -47,7 +47,7 @@ LOOKS: tuple[Look, ...] = (
 
 
 def problems(expected: dict[str, Any], memory: dict[str, Any]) -> list[str]:
-    """Return all that is wrong, in words."""
+    """Return all problems as sentences."""
     return [problem for look in LOOKS for problem in _looked(look, expected, memory)]
 
 
@@ -61,7 +61,7 @@ def _looked(look: Look, expected: dict[str, Any], memory: dict[str, Any]) -> Ite
 def observe(expected: dict[str, Any], memory: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
     """Return the problems of this node, and its state with the new memory."""
     found = problems(expected, memory)
-    # A person may have changed the state meanwhile.
+    # A user may have changed the state meanwhile.
     return found, {**read_state(), "memory": memory}
 
 
@@ -95,7 +95,7 @@ def remember(state: dict[str, Any]) -> None:
 
 
 def tell(*words: str) -> bool:
-    """Run the programs that act on a change, such as the scheduler's; return whether all did."""
+    """Run the hooks for a change, such as Slurm's; return whether all succeeded."""
     failed = False
     for hook in sorted(HOOKS.glob("*")):
         code, text = command.run(str(hook), *words)
@@ -106,7 +106,7 @@ def tell(*words: str) -> bool:
 
 
 def announce(*words: str) -> None:
-    """Tell of a change, and note one that a program did not hear, as while Slurm restarts."""
+    """Run the hooks for a change, and keep the change if one fails, as while Slurm restarts."""
     untold = [] if tell(*words) else list(words)
     state = read_state()
     if state["untold"] != untold:
@@ -119,7 +119,7 @@ def _now(reason: str, *, own: bool = False) -> dict[str, Any]:
 
 
 def publish(state: dict[str, Any], found: Sequence[str]) -> None:
-    """Leave the result for the cluster's monitoring, where there is one."""
+    """Write the result for the cluster's monitoring, if there is one."""
     reason = state["quarantine"]["reason"] if state["quarantine"] else ""
     figures = (
         Figure("gpubed_node_quarantined", bool(reason), {"reason": reason}),
@@ -131,7 +131,7 @@ def publish(state: dict[str, Any], found: Sequence[str]) -> None:
 def quarantine(
     state: dict[str, Any], reason: str, found: Sequence[str] = (), *, own: bool = True
 ) -> None:
-    """Take this node out of use; `own` where no person wants that."""
+    """Put this node into quarantine; `own` if no user asked for it."""
     state = {**state, "quarantine": _now(reason, own=own)}
     write_state(state)
     publish(state, found)
@@ -139,7 +139,7 @@ def quarantine(
 
 
 def check(found: Sequence[str], state: dict[str, Any]) -> int:
-    """Say what is wrong, and whether the node is in quarantine."""
+    """Print the problems, and the quarantine if there is one."""
     held = state["quarantine"]
     told = [f"in quarantine since {held['since']}: {held['reason']}"] if held else []
     for problem in (*told, *found):
@@ -148,7 +148,7 @@ def check(found: Sequence[str], state: dict[str, Any]) -> int:
 
 
 def watch(found: Sequence[str], state: dict[str, Any], patience: int) -> int:
-    """Count failing looks in a row; enough of them are a quarantine."""
+    """Count failing checks in a row, and quarantine the node after several."""
     check(found, state)
     state["failing_looks"] = state["failing_looks"] + 1 if found else 0
     if found and state["failing_looks"] >= patience and not state["quarantine"]:
@@ -162,9 +162,9 @@ def watch(found: Sequence[str], state: dict[str, Any], patience: int) -> int:
 
 
 def admit(expected: dict[str, Any], memory: dict[str, Any]) -> int:
-    """Look until the node is well; as many failing looks as a watch takes are a quarantine.
+    """Check until the node is well; quarantine it after as many failures as `watch` does.
 
-    Slurm drains a node whose prolog fails, and only the end of a quarantine takes it back.
+    Slurm drains a node whose prolog fails; the end of a quarantine undrains it.
     """
     for look in range(max(1, expected["patience"])):
         if look:
@@ -179,7 +179,7 @@ def admit(expected: dict[str, Any], memory: dict[str, Any]) -> int:
 
 
 def requalify(found: Sequence[str], state: dict[str, Any]) -> int:
-    """End a quarantine if nothing is wrong any more."""
+    """End a quarantine if the node has no problem any more."""
     if found:
         return check(found, {**state, "quarantine": None})
     state = {**state, "quarantine": None, "failing_looks": 0}
@@ -190,7 +190,7 @@ def requalify(found: Sequence[str], state: dict[str, Any]) -> int:
 
 
 def back(found: Sequence[str], state: dict[str, Any], patience: int) -> int:
-    """End a program's own quarantine; what stayed wrong meanwhile is the reason of another."""
+    """End the quarantine of a program; remaining problems cause a new quarantine."""
     if found and state["failing_looks"] >= patience:
         quarantine(state, "; ".join(found), found)
         return check(found, read_state())
@@ -198,7 +198,7 @@ def back(found: Sequence[str], state: dict[str, Any], patience: int) -> int:
 
 
 def main(verb: str, *words: str) -> int:
-    """Do what was asked; the exit code says whether the node is well and in use."""
+    """Run a verb; the exit code tells whether the node is well and in use."""
     expected, memory = json.loads(EXPECTED.read_text()), read_state()["memory"]
     if verb in ("quarantine", "fault") and words:
         state = read_state()
@@ -209,7 +209,7 @@ def main(verb: str, *words: str) -> int:
         sys.stderr.write(__doc__)
         return 2
     if verb == "requalify":
-        # Xids of before count no more.
+        # Earlier Xids do not count any more.
         memory = {**memory, "requalified": time.time()}
     if verb == "admit":
         return admit(expected, memory)

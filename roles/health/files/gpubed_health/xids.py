@@ -1,4 +1,4 @@
-"""Looks for Xids: what the driver wrote about its GPUs into the kernel's log.
+"""Looks for Xids: errors of GPUs that the driver writes to the kernel's log.
 
 Which Xid means what, and what is to be done, is NVIDIA's word: "Xid Catalog",
 https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, column
@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from gpubed_health import command
 
-# What a person has to do. An Xid in another bucket (RESTART_APP, IGNORE, WORKFLOW_XID_45,
-# CONTACT_SUPPORT) is of the program that ran, or needs nothing: the node stays in use.
+# Repairs by bucket. Xids in other buckets (RESTART_APP, IGNORE, WORKFLOW_XID_45, CONTACT_SUPPORT)
+# concern the program that ran, or need nothing: the node stays in use.
 REMEDIES = {
     "RESET_GPU": "reset the GPU or restart the machine",
     "RESTART_BM": "switch the machine off and on",
@@ -26,7 +26,7 @@ REMEDIES = {
     "WORKFLOW_NVLINK_ERR": "reset the GPU, look at its NVLinks if it comes back",
     "WORKFLOW_NVLINK5_ERR": "reset the GPU, look at its NVLinks if it comes back",
 }
-# Those whose bucket has a remedy, and those that are met most.
+# Xids with a repair, and other frequent ones.
 CATALOG = {
     13: ("RESTART_APP", "graphics engine exception"),
     31: ("RESTART_APP", "GPU memory page fault"),
@@ -69,7 +69,7 @@ CATALOG = {
     157: ("IGNORE", "resource could not be retired"),
     158: ("RESET_GPU", "fatal timeout"),
 }
-# The driver's words must come first: kernels also log names that users gave to their files.
+# Only at the start of a line, as the kernel also logs names that users gave to files.
 _SAID = r"^(?P<time>\d+(?:\.\d+)?) \S+ kernel: "
 # `PCI:0000:3b:00`, with MIG `PCI:0000:3b:00 GPU-I:01`, before Volta's drivers without `PCI:`.
 LINE = re.compile(
@@ -87,12 +87,12 @@ SWITCH_REMEDY = "restart the machine, which resets all GPUs and NVSwitches"
 NEEDED = re.compile(r" to 0x[0-9a-f]+ \((?P<action>[^)]+)\)")
 JOURNAL = ("journalctl", "--dmesg", "--boot", "--no-pager", "--quiet", "--output=short-unix")
 ANYTHING = ("journalctl", "--boot", "--no-pager", "--quiet", "--lines=1")
-# By then a kernel has said something.
+# Seconds after boot from which the kernel's log cannot be empty.
 EARLY_S = 60
 
 
 class Xid(NamedTuple):
-    """An Xid of the log; `action` is what a person has to do, empty where the node stays in use."""
+    """An Xid of the log; `action` is the repair, empty if the node stays in use."""
 
     time: float
     gpu: str
@@ -101,12 +101,12 @@ class Xid(NamedTuple):
     action: str
 
     def __str__(self) -> str:
-        """Say what it means, and what is to be done."""
+        """The meaning and the repair, as a sentence."""
         return f"GPU {self.gpu} reported Xid {self.number} ({self.meaning}): {self.action}"
 
 
 def xids(expected: dict[str, Any], memory: dict[str, Any]) -> Iterator[str]:
-    """Since this boot, and the last requalification, no GPU or NVSwitch was reported as broken."""
+    """The kernel reported no broken GPU or NVSwitch since boot and the last requalification."""
     if not expected["gpus"]:
         return
     code, text = command.run(*JOURNAL)
@@ -126,7 +126,7 @@ def xids(expected: dict[str, Any], memory: dict[str, Any]) -> Iterator[str]:
 
 
 def _why_empty() -> str:
-    """Say why there is no message of the kernel; nothing where its old ones were rotated away.
+    """Return why the log has no message of the kernel; empty if old messages were rotated away.
 
     Who may read the journal finds other messages in it. Where those of the boot's
     beginning are still there, the kernel's never reached it.
@@ -146,7 +146,7 @@ def started() -> float:
 
 
 def read(log: str) -> list[Xid]:
-    """Return all Xids of a log; of what 154 says of a GPU, its last word counts."""
+    """Return all Xids of a log; of each GPU's Xids 154, the last one counts."""
     lines = list(LINE.finditer(log))
     last = {line["gpu"]: line for line in lines if line["xid"] == "154" and NEEDED.search(line[0])}
     return [
@@ -160,10 +160,10 @@ def _judged(line: re.Match[str]) -> Xid:
     number = int(line["xid"])
     bucket, meaning = CATALOG.get(number, ("", ""))
     action = REMEDIES.get(bucket, "")
-    # What NVLink 5 has corrected is told with the same number.
+    # NVLink 5 reports corrected errors with the same number.
     if bucket == "WORKFLOW_NVLINK5_ERR" and re.search(r"\bnon-?fatal\b", line["text"], re.I):
         action = ""
-    # It says itself what its GPU needs.
+    # Xid 154 has the GPU's repair in its text.
     if bucket == "XID_154" and (said := NEEDED.search(line["text"])):
         action = said["action"] if said["action"] != "None" else ""
     return Xid(float(line["time"]), line["gpu"], number, meaning, action)

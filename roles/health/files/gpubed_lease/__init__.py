@@ -1,1 +1,1 @@
-"""What a node does about the end of its lease, whoever is there. Standard library only."""
+"""Acts on the end of a node's lease, without a controller. Standard library only."""

@@ -1,7 +1,7 @@
-"""Computes how much of a lease is left, and which action is due; has no side effects.
+"""Computes the time left of a lease, and the action that is due; has no side effects.
 
-Time is counted by uptime: a clock that is set or jumps ends nothing. Where clocks disagree, the
-later end counts.
+Time is counted by uptime, so that clock changes end nothing. If clocks disagree, the later end
+counts.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class Now:
 
 
 def told(before: Record | None, said: Mapping[str, Any], now: Now) -> Record:
-    """Return the record of a lease after a controller has told of it.
+    """Return the record of a lease after a controller has written it.
 
     Keys: `cluster` (its id), `name`, `until` (ISO 8601, UTC), `left_s` at `boot` and `uptime`,
     `warning` and `stop` (seconds before the end), `everyone` (whether all that people do here is
@@ -40,11 +40,11 @@ def told(before: Record | None, said: Mapping[str, Any], now: Now) -> Record:
     left = max(float(said["left_s"]), datetime.fromisoformat(said["until"]).timestamp() - now.wall)
     known = before if before and before["cluster"] == said["cluster"] else None
     if known and known["until"] == said["until"]:
-        # A clock that has jumped since makes nothing later.
+        # A clock change since then must not move the end to a later time.
         left = min(left, fold(known, now)["left_s"])
     said = {key: said[key] for key in SAID}
     found = {"version": VERSION, **said, "left_s": left, "boot": now.boot, "uptime": now.uptime}
-    # Only a look makes the phase worse: this may be the first call after a long time.
+    # Only a look advances the phase: this may be the first call after a long time.
     was = known["phase"] if known else RUNS
     phase = min(was, _phase(found), key=PHASES.index)
     last = {"told": known["told"], "asked": known["asked"]} if known else {}
@@ -52,7 +52,7 @@ def told(before: Record | None, said: Mapping[str, Any], now: Now) -> Record:
 
 
 def fold(record: Record, now: Now) -> Record:
-    """Return the record after a look; time in which the machine was off does not count."""
+    """Return the record after a look; the time while the machine was off does not count."""
     same = record["boot"] == now.boot
     elapsed = now.uptime - record["uptime"] if same else 0.0
     left = record["left_s"] - max(0.0, elapsed)
@@ -73,12 +73,12 @@ def _phase(record: Mapping[str, Any]) -> str:
 
 
 def holds(record: Record | None) -> bool:
-    """Say whether no job may start any more."""
+    """Return whether jobs must not start any more."""
     return record is not None and record["phase"] in (STOPS, OVER)
 
 
 def words(record: Record) -> str:
-    """Return what is written on terminals."""
+    """Return the message for terminals."""
     name, until = record["name"], _at(record)
     more = f"more time: gpubed renew {name}"
     ahead = f"{record['stop'] / 60:.0f} min before, jobs are asked to keep a checkpoint and end"
@@ -92,7 +92,7 @@ def words(record: Record) -> str:
 
 
 def reason(record: Record) -> str:
-    """Return why no job starts on this node."""
+    """Return the reason of the node's quarantine."""
     return f"{OURS}{_at(record)}: gpubed renew {record['name']}"
 
 

@@ -1,11 +1,11 @@
-"""Does what is due at the end of this node's lease, also without a controller.
+"""Acts on the end of this node's lease, also without a controller.
 
   gpubed-lease look          from the timer: warn, ask jobs to end, end them, as it is due
   gpubed-lease tell JSON     a controller tells until when the lease lasts
   gpubed-lease forget        a controller tells that the node needs to do nothing
   gpubed-lease status        print what is known as JSON
 
-It ends jobs and what holds GPUs. It removes nothing, and switches nothing off.
+It ends jobs and programs on GPUs. It removes nothing, and switches nothing off.
 """
 
 import json
@@ -30,13 +30,13 @@ MOST_S = 110
 
 
 def now() -> judging.Now:
-    """Return the moment."""
+    """Return the present moment."""
     boot = machine.BOOT.read_text().strip()
     return judging.Now(boot, time.clock_gettime(time.CLOCK_BOOTTIME), time.time())
 
 
 def read() -> judging.Record | None:
-    """Return the record of this cluster's lease; None where it is unknown or unreadable."""
+    """Return the record of this cluster's lease; None if it is missing or unreadable."""
     expected = json.loads(health.EXPECTED.read_text())
     with suppress(OSError, ValueError, LookupError, TypeError):
         found = json.loads((SPARE if SPARE.exists() else STATE).read_text())
@@ -50,7 +50,7 @@ def _write(record: judging.Record) -> None:
 
 
 def act(record: judging.Record | None) -> judging.Record | None:
-    """Do what is due, and return the record after that."""
+    """Do the due action, and return the new record."""
     _hold(record)
     if record is None:
         return None
@@ -65,7 +65,7 @@ def act(record: judging.Record | None) -> judging.Record | None:
 
 
 def _hold(record: judging.Record | None) -> None:
-    """Put the node into quarantine, which keeps jobs away, or take it back."""
+    """Put the node into quarantine, which keeps jobs away, or end that quarantine."""
     held = health.read_state()["quarantine"]
     if record and judging.holds(record):
         if not held:
@@ -75,7 +75,7 @@ def _hold(record: judging.Record | None) -> None:
 
 
 def publish(record: judging.Record | None) -> None:
-    """Leave the figures for the cluster's monitoring, where there is one."""
+    """Write metrics for the cluster's monitoring, if there is one."""
     figures = []
     if record:
         figures.append(Figure("gpubed_node_lease_left_seconds", record["left_s"]))
@@ -96,7 +96,7 @@ def _known(verb: str, words: tuple[str, ...]) -> judging.Record | None:
 
 
 def main(verb: str, *words: str) -> int:
-    """Do what was asked; the exit code says whether it was understood."""
+    """Run a verb; the exit code is 2 if it is unknown."""
     if verb not in ("look", "tell", "forget", "status"):
         sys.stderr.write(__doc__ or "")
         return 2

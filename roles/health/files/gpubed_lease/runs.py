@@ -1,4 +1,4 @@
-"""Asks jobs and programs on GPUs to end, and kills those that do not."""
+"""Ends jobs and programs on GPUs: first by SIGTERM, later by SIGKILL."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from gpubed_health import command
 from gpubed_use import processes
 from gpubed_use.processes import Process
 
-GRACE_S = 45.0  # from the signal to the kill, for a checkpoint
+GRACE_S = 45.0  # between SIGTERM and SIGKILL, for a checkpoint
 _SLURM = "slurm "
 _STEPS = "srun"
 _NOTEBOOKS = "/system.slice/jupyterlab.service"
@@ -53,7 +53,7 @@ def end(
             for number in (*_below(numbers[key], every), numbers[key]):
                 _send(number, every[number], signal.SIGKILL)
         else:
-            # Its children may be needed for a checkpoint.
+            # Without its children, which it may need for a checkpoint.
             _send(numbers[key], every[numbers[key]], signal.SIGTERM)
     return now
 
@@ -71,7 +71,7 @@ def _scripted(job: str, heads: Mapping[int, str], every: Every) -> Iterator[int]
 
 
 def _holders(every: Every, *, everyone: bool) -> Iterator[int]:
-    """Yield the processes of people that are on a GPU."""
+    """Yield the processes of users on GPUs."""
     if shutil.which("nvidia-smi") is None:
         return
     mine = processes.people(every, os.getpid())
@@ -83,7 +83,7 @@ def _holders(every: Every, *, everyone: bool) -> Iterator[int]:
 
 
 def _below(number: int, every: Every) -> list[int]:
-    """Return all descendants of a process, the lowest first."""
+    """Return all descendants of a process, children after their own children."""
     started = defaultdict(list)
     for child, one in every.items():
         started[one.parent].append(child)
@@ -98,7 +98,7 @@ def _children(number: int, every: Every) -> Iterator[int]:
 
 
 def _send(number: int, one: Process, what: signal.Signals) -> None:
-    """Send a signal to a process, unless its number belongs to another one by now."""
+    """Send a signal to a process, unless its PID belongs to another process by now."""
     with suppress(OSError, ValueError, IndexError):
         there = os.pidfd_open(number)
         try:

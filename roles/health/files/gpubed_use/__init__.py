@@ -1,1 +1,1 @@
-"""What a node is used for, by whom, and since when by nobody. Standard library only."""
+"""Records the users of a node, the kinds of use, and the idle time. Standard library only."""

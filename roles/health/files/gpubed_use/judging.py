@@ -1,7 +1,7 @@
-"""Computes from two looks at a node how long it has been idle, and by whom it was used.
+"""Computes the idle time and the users of a node from two looks at it.
 
-Two looks are compared, by uptime: a clock that is set or jumps makes nothing busy or idle. What
-could not be asked counts as use.
+Time is counted by uptime, so that clock changes count neither as use nor as idle time. A failed
+measurement counts as use.
 """
 
 from collections import defaultdict
@@ -10,8 +10,8 @@ from typing import Any
 
 GAP_S = 600.0  # a longer time between two looks counts as use
 CORES = 0.1  # an unused JupyterLab takes a hundredth of a core
-LEAST_S = 30.0  # looks are added up to this, so that a program's start is no use
-COPY = 10_000.0  # bytes each second of a copy over SSH; signs of life are far less
+LEAST_S = 30.0  # shorter looks are added up, so that the start of a program is no use
+COPY = 10_000.0  # byte/s over SSH that count as a copy; keepalives are far below
 HOURS = 24
 SECONDS = ("cpu_s", "gpu_s", "held_s")
 _MOST_JOBS, _OTHER_JOBS = 200, "others"  # jobs of an account, which may invent any number
@@ -61,7 +61,7 @@ def fold(record: Record, seen: Mapping[str, Any], hour: int) -> Record:
 def _logins(
     before: Mapping[str, Any], seen: Mapping[str, Any], elapsed: float
 ) -> Iterator[tuple[str, float]]:
-    """Yield the account of each login without a terminal, and the bytes that it carried.
+    """Yield the account of each login without a terminal, and the bytes that it transferred.
 
     One that cannot be read counts as a copy. Logins of gpubed itself are left out.
     """
@@ -80,7 +80,7 @@ def _uses(
     rates: Mapping[str, float],
     elapsed: float,
 ) -> Iterator[tuple[str, str]]:
-    """Yield by whom and how the node was used since the last look."""
+    """Yield each user and kind of use since the last look."""
     yield from ((user, job) for user, job in seen["ranks"])
     for gpu in seen["gpus"]:
         if gpu["utilization"] or (gpu["utilization"] is None and gpu["held"]):
@@ -137,7 +137,7 @@ def _added(
 
 
 def total(record: Record) -> list[dict[str, Any]]:
-    """Return who used the node in the last 24 hours: seconds of CPU, of GPU, of holding GPUs."""
+    """Return the use of the last 24 hours by user: seconds of CPU, of GPU, of holding GPUs."""
     found = defaultdict(lambda: [0.0, 0.0, 0.0])
     for user, job, *figures in (row for rows in record["hours"].values() for row in rows):
         found[user, job] = [a + b for a, b in zip(found[user, job], figures, strict=True)]

@@ -1,8 +1,8 @@
 """Kernels of JupyterLab, as its servers on this node report them.
 
-A server leaves its address and token in its account's home. This program starts itself as each such
-account to read them and ask the server, so that no account affects what is known of another, and
-root opens none of their files.
+A server writes its address and token to its account's home. This program starts itself as each such
+account to read them and to ask the server, so that no account can change another's result, and root
+does not open their files.
 """
 
 import http.client
@@ -75,7 +75,7 @@ def _answer(process: "subprocess.Popen[bytes]", until: float) -> list[Kernel] | 
 
 
 def read(code: int, said: bytes) -> list[Kernel] | str:
-    """Return the kernels that an account's process printed, or else its last line."""
+    """Return the kernels in the output of an account's process, else its last line."""
     try:
         if code == 0:
             rows = json.loads(said)[:_MOST_KERNELS]
@@ -87,11 +87,11 @@ def read(code: int, said: bytes) -> list[Kernel] | str:
 
 
 def _tell(folder: str) -> None:
-    """Print the kernels of this account's servers, or exit with why they are unknown."""
+    """Print the kernels of this account's servers, or exit with the reason of a failure."""
     found: list[Kernel] = []
     for path in sorted(Path(folder).glob("jpserver-*.json")):
         try:
-            # Its name has the number of the server's process, which may have ended.
+            # The file's name has the PID of the server, which may have ended.
             if Path("/proc", path.stem[9:]).stat().st_uid != os.getuid():
                 continue
         except (OSError, ValueError):

@@ -24,7 +24,7 @@ _WRITTEN = re.compile(r"^wchar: (\d+)$", re.MULTILINE)
 def see(
     expected: Mapping[str, Any], before: Mapping[str, Any] | None, own: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Look, and return what is to be judged.
+    """Look at the node, and return the measurements for `judging`.
 
     Keys: `boot`, `uptime` (s), `work` (user, job and CPU seconds since `before`), `processes`
     (what the next look compares with), `ranks` (user, job), `gpus` (utilization from 0 to 1 or
@@ -39,7 +39,7 @@ def see(
     """
     mute = list[str]()
     every = processes.every()
-    # Containers have the number of their machine's boot, and a first process of their own.
+    # Containers have the boot id of their host, and their own first process.
     boot = f"{BOOT.read_text().strip()} {every[1].began}"
     ours, people = within(own, every), processes.people(every, os.getpid())
     heads = processes.jobs(every)
@@ -48,7 +48,7 @@ def see(
         user = processes.user_of(every[number].uid) if number in every else ""
         return user, processes.job_of(number, every, heads)
 
-    # Of another boot all numbers are others' by now.
+    # After another boot, PIDs belong to other processes.
     known = before["processes"] if before and before["boot"] == boot else {}
     work = Counter[tuple[str, str]]()
     for number, seconds in processes.computed(known, every):
@@ -84,7 +84,7 @@ def _gpus(
     rows = _query("query-gpu", "uuid,utilization.gpu", mute)
     held: dict[str, list[list[str]]] = {}
     for uuid, pid in _query("query-compute-apps", "gpu_uuid,pid", mute):
-        # A process of another container has no number here.
+        # A process of another container has no PID here.
         held.setdefault(uuid, []).append([*whose(int(pid))] if pid.isdigit() else ["", ""])
     return [
         {"utilization": int(ratio) / 100 if ratio.isdigit() else None, "held": held.get(uuid, [])}
@@ -112,7 +112,7 @@ def _kernels(every: Mapping[int, Process], mute: list[str]) -> dict[str, list[st
 
 
 def carried(every: Mapping[int, Process], mine: Collection[int]) -> dict[str, list[object]]:
-    """Return the account of each login without a terminal, and the bytes that it has carried.
+    """Return the account of each login without a terminal, and the bytes that it transferred.
 
     These are what its SSH server has written; None where that may not be read, as by root of a
     confined container. A login that only forwards ports has no command and is left out.
@@ -135,13 +135,13 @@ def carried(every: Mapping[int, Process], mine: Collection[int]) -> dict[str, li
 
 
 def login_of(number: int, every: Mapping[int, Process]) -> str:
-    """Return the key of the login that a process belongs to; empty where there is none."""
+    """Return the key of a process's login; empty without a login."""
     line = processes.line(number, every)
     return next((_key(n, every[n]) for n in line if every[n].name.startswith(_SERVER)), "")
 
 
 def within(keys: Collection[str], every: Mapping[int, Process]) -> set[int]:
-    """Return the processes of the logins that have these keys and are still there."""
+    """Return the processes of the present logins with these keys."""
     tops = {n for n, one in every.items() if _key(n, one) in keys}
     return {n for n in every if not tops.isdisjoint(processes.line(n, every))} if tops else set()
 
@@ -151,7 +151,7 @@ def _key(number: int, server: Process) -> str:
 
 
 def terminals() -> Iterator[tuple[str, int, float]]:
-    """Yield each terminal, its account's number, and when a program last read from it.
+    """Yield each terminal, its account's id, and the time of its last input.
 
     Terminals of JupyterLab and of tmux are terminals as those of a login.
     """
@@ -168,7 +168,7 @@ def tell(text: str) -> None:
     plain = "".join(each for each in text if each.isprintable())
     for name, _, _ in terminals():
         with suppress(OSError):
-            # A terminal that reads nothing must not hold up the others.
+            # A blocked terminal must not delay the others.
             flags = os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_NOFOLLOW
             terminal = os.open(TERMINALS / name, flags)
             try:

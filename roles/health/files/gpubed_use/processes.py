@@ -17,12 +17,11 @@ RANK = "gpubed-rank"  # runs beside each rank of a run
 STEP = "slurmstepd"
 _HEARTBEAT = re.compile(r"(?:^|\0)GPUBED_HEARTBEAT=([^\0]*)")
 _STEP = re.compile(r"slurmstepd: \[(\d+)\.(\w+)")
-_FIRST_PERSON, _NOBODY = 1000, 65534
+_FIRST_USER, _NOBODY = 1000, 65534
 _LOGIN = re.compile(r"/(user\.slice|sshd?\.service|sshd?@[^/]*\.service)(/|$)")
 _CONTAINER = re.compile(r"/(docker|libpod|cri-containerd)[-/]|/kubepods")
 _JOB = re.compile(r"[\w.+-]{1,100}")
-# An account may have any number of processes, each started by the one before, with environments of
-# any size.
+# Bounds against accounts with long chains of processes and large environments.
 _MOST_RANKS, _MOST_BYTES, _MOST_DEEP = 64, 1 << 20, 1000
 
 
@@ -50,12 +49,12 @@ class Process:
 
     @property
     def key(self) -> str:
-        """Tells it apart from others of its number."""
+        """Identifies the process among others with the same PID."""
         return str(self.began)
 
 
 def every() -> dict[int, Process]:
-    """Return all processes by their numbers; one that ends meanwhile is left out."""
+    """Return all processes by PID; processes that end meanwhile are left out."""
     root = _group(1).rpartition("/")[0]
     found = {}
     for path in PROC.iterdir():
@@ -78,7 +77,7 @@ def every() -> dict[int, Process]:
 
 
 def began(number: int) -> int:
-    """Return when a process began, in ticks since boot.
+    """Return the start time of a process, in ticks since boot.
 
     Raises:
         OSError: There is none.
@@ -92,7 +91,7 @@ def _stat(number: int) -> tuple[str, list[str]]:
 
 
 def _group(pid: int) -> str:
-    """Return the control group that systemd knows a process by, in version 1 or 2."""
+    """Return the control group of systemd for a process, in version 1 or 2."""
     lines = (PROC / str(pid) / "cgroup").read_text(errors="replace").splitlines()
     parts = [line.split(":", 2) for line in lines]
     named = [path for _, kind, path in parts if kind == "name=systemd"]
@@ -100,7 +99,7 @@ def _group(pid: int) -> str:
 
 
 def line(number: int, processes: Mapping[int, Process]) -> Iterator[int]:
-    """Yield a process and its ancestors, the nearest first; a thousand at most."""
+    """Yield a process and its ancestors, parent first; a thousand at most."""
     seen = set[int]()
     while number in processes and number not in seen and len(seen) < _MOST_DEEP:
         yield number
@@ -109,13 +108,13 @@ def line(number: int, processes: Mapping[int, Process]) -> Iterator[int]:
 
 
 def people(processes: Mapping[int, Process], but: int) -> dict[int, Process]:
-    """Return the processes of people, not of system services nor of the caller's line `but`."""
+    """Return the processes of users, without system services and the ancestors of process `but`."""
     asking = {*line(but, processes)}
-    return {n: one for n, one in processes.items() if n not in asking and _is_persons(one)}
+    return {n: one for n, one in processes.items() if n not in asking and _is_of_user(one)}
 
 
-def _is_persons(one: Process) -> bool:
-    if one.uid >= _FIRST_PERSON and one.uid != _NOBODY:
+def _is_of_user(one: Process) -> bool:
+    if one.uid >= _FIRST_USER and one.uid != _NOBODY:
         return True
     if _CONTAINER.search(one.group):
         return True
@@ -141,13 +140,13 @@ def jobs(processes: Mapping[int, Process]) -> dict[int, str]:
 
 
 def is_batch(number: int) -> bool:
-    """Return whether a process of Slurm has started a job's batch script, and no step."""
+    """Return whether a process of Slurm has started a batch script, and not a step."""
     step = _STEP.match(text(number, "cmdline"))
     return bool(step and step[2] == "batch")
 
 
 def _run(number: int) -> str:
-    """Return the name of the run that a rank belongs to; `run` where it is unknown."""
+    """Return the name of a rank's run; `run` if it is unknown."""
     path = PROC / str(number) / "environ"
     said = text(number, "environ")
     if not said:  # in a confined container root may not look at other accounts' processes
@@ -162,19 +161,19 @@ def _run(number: int) -> str:
 
 
 def text(number: int, what: str) -> str:
-    """Return the content of a file of a process; empty where it may not be read."""
+    """Return the content of a file of a process; empty if it cannot be read."""
     with suppress(OSError), (PROC / str(number) / what).open("rb") as file:
         return file.read(_MOST_BYTES).decode(errors="replace")
     return ""
 
 
 def job_of(number: int, processes: Mapping[int, Process], heads: Mapping[int, str]) -> str:
-    """Return the job that a process belongs to, else empty."""
+    """Return the job of a process; empty without a job."""
     return next((heads[n] for n in line(number, processes) if n in heads), "")
 
 
 def user_of(uid: int) -> str:
-    """Return the name of an account; its number where it has none."""
+    """Return the name of an account; its id if it has no name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -203,7 +202,7 @@ def computed(
 
 
 def figures(processes: Mapping[int, Process]) -> dict[str, list[float]]:
-    """Return what the next look compares with: parent, own seconds, children's."""
+    """Return the values to compare with later: parent, own CPU seconds, those of children."""
     return {
         f"{number} {one.key}": [one.parent, round(one.own, 2), round(one.children, 2)]
         for number, one in processes.items()

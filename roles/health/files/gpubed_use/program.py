@@ -1,4 +1,4 @@
-"""Writes down what this node is used for, and since when it is not.
+"""Records the use of this node and its idle time.
 
   gpubed-use look              from the timer: look, and remember
   gpubed-use status            look, and print what is known as JSON
@@ -7,7 +7,7 @@
   gpubed-use own               what this login does is gpubed's own, as long as it lasts
   gpubed-use disown            it is no more
 
-It only looks: nothing is ended here, and what could not be asked counts as use.
+It ends nothing. A failed measurement counts as use.
 """
 
 import json
@@ -25,18 +25,18 @@ from gpubed_use import judging, machine, processes
 
 EXPECTED = Path(os.environ.get("GPUBED_HEALTH_EXPECTED", "/etc/gpubed/health.json"))
 STATE = Path(os.environ.get("GPUBED_USE_STATE", "/var/lib/gpubed/use.json"))
-# In memory: a node that restarts is used, and a warning of before says nothing.
+# In memory: a restart counts as use, and ends warnings.
 WARNED = Path("/run/gpubed-use-warned")
-# Logins of gpubed's own, a line for each: one that has ended is none.
+# Keys of gpubed's own logins, one per line; some may have ended.
 OWN = Path("/run/gpubed-use-own")
-# Role monitoring makes the folder.
+# Role monitoring creates the folder.
 METRICS = Path("/var/lib/gpubed/metrics/gpubed-use.prom")
-# An account may hold up what looks at its processes or asks its servers: that is no look then.
+# Accounts can delay the reading of their processes and servers; the look fails then.
 MOST_S = 45
 
 
 def look() -> judging.Record:
-    """Look, and return the record after that; one that cannot be read begins anew."""
+    """Look at the node, and return the new record; an unreadable record starts anew."""
     expected = json.loads(EXPECTED.read_text())
     with keeping.alone(STATE):
         record = _read()
@@ -60,7 +60,7 @@ def _own() -> set[str]:
 
 
 def _keep_own(*, is_own: bool) -> None:
-    """Note whether the login that asks is gpubed's own."""
+    """Record whether the calling login is gpubed's own."""
     with keeping.alone(STATE):
         every = processes.every()
         asking = machine.login_of(os.getpid(), every)
@@ -71,7 +71,7 @@ def _keep_own(*, is_own: bool) -> None:
 
 
 def told(record: judging.Record) -> dict[str, Any]:
-    """Return what a controller is told, of `judging` and of the last look."""
+    """Return the document for the controller, by `judging` and the last look."""
     return {
         "idle_s": round(record["idle_s"], 1),
         "spell": record["spell"],
@@ -83,7 +83,7 @@ def told(record: judging.Record) -> dict[str, Any]:
 
 
 def publish(record: judging.Record) -> None:
-    """Leave the figures for the cluster's monitoring, where there is one."""
+    """Write metrics for the cluster's monitoring, if there is one."""
     figures = [Figure("gpubed_use_idle_seconds", record["idle_s"])]
     for row in judging.total(record):
         whose = {"user": row["user"], "job": row["job"]}
@@ -97,7 +97,7 @@ def publish(record: judging.Record) -> None:
 
 
 def main(verb: str, *words: str) -> int:
-    """Do what was asked; the exit code says whether it was understood."""
+    """Run a verb; the exit code is 2 if it is unknown."""
     signal.alarm(MOST_S)
     text = " ".join(words)
     if verb in ("warn", "unwarn"):

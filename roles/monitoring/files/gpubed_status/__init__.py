@@ -1,7 +1,7 @@
 """The status page: an extension of JupyterLab's server, behind its token and TLS.
 
-Whoever may open JupyterLab may see the page; nobody may ask Prometheus anything
-else than what the page asks. The page changes nothing on the cluster.
+Users of JupyterLab can see the page, but cannot send other queries to Prometheus.
+The page changes nothing on the cluster.
 """
 
 from __future__ import annotations

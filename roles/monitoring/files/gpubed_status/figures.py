@@ -15,7 +15,7 @@ _RECEIVED, _SENT = (
     f" or rate(node_infiniband_port_data_{ib}_bytes_total[2m]) * 8"
     for way, ib in (("receive", "received"), ("transmit", "transmitted"))
 )
-# What a container has of its machine comes first: the exporter tells of all of the machine.
+# Values of a container first: the exporter's are those of the whole machine.
 _CPU = (
     "rate(gpubed_container_cpu_seconds_total[2m]) / gpubed_container_cpus"
     ' or on (node) 1 - avg by (node) (rate(node_cpu_seconds_total{mode="idle"}[2m]))'
@@ -48,7 +48,7 @@ QUERIES = {
     "link_received": _RECEIVED,
     "link_sent": _SENT,
     "link_errors": f"{_ERRORS}{_LINK} or increase(node_infiniband_port_errors_received_total[1d])",
-    # A flap is a carrier that went and came again.
+    # A flap is a carrier that was lost and came back.
     "link_flaps": f"increase(node_network_carrier_changes_total[1d]) / 2{_LINK}"
     " or increase(node_infiniband_link_downed_total[1d])",
     "lease_end": "gpubed_lease_end_timestamp_seconds",
@@ -132,7 +132,7 @@ def _devices(
     labels: tuple[str, str],
     roles: dict[str, str],
 ) -> list[dict[str, Any]]:
-    """Return one row per GPU or link, with every figure there is of it."""
+    """Return a row per GPU or link with all its figures."""
     names = [name for name in QUERIES if name.startswith(f"{kind}_")]
     found = {name.removeprefix(f"{kind}_"): _by(answers[name], *labels) for name in names}
     history = {
@@ -161,7 +161,7 @@ def _verification(answers: Answers, now: float) -> dict[str, float] | None:
 
 
 def _use(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return who used what in the last 24 hours, in seconds; who holds most GPUs comes first."""
+    """Return the use by user of the last 24 hours, in seconds, sorted by GPU time."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for (user, job, of), seconds in _by(samples, "user", "job", "of").items():
         row = rows.setdefault(

@@ -25,18 +25,18 @@ _HISTORY_S, _STEP_S = 1800, 30
 
 
 class StatusHandler(JupyterHandler):
-    """The page, rendered anew for each request."""
+    """Serves the page, which is rendered for each request."""
 
     auth_resource = "contents"
 
     @cached_property
     def nonce(self) -> str:
-        """What marks this answer's own script and style."""
+        """The nonce of this answer's script and style."""
         return secrets.token_urlsafe(16)
 
     @property
     def content_security_policy(self) -> str:
-        """Nothing from elsewhere, and no script or style but the page's own."""
+        """The policy: only the page's own script and style, and nothing from other hosts."""
         return (
             f"default-src 'none'; script-src 'nonce-{self.nonce}'; "
             f"style-src 'nonce-{self.nonce}'; connect-src 'self'; "
@@ -46,7 +46,7 @@ class StatusHandler(JupyterHandler):
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        """Show the cluster as it is now."""
+        """Render the page with the present state of the cluster."""
         now, problem, cluster = time.time(), "", None
         try:
             cluster = figures.view(*await _figures(now), _SETTINGS["nodes"], now)
@@ -74,7 +74,7 @@ class StatusHandler(JupyterHandler):
 
 
 async def _figures(now: float) -> tuple[figures.Answers, figures.Answers, list[dict[str, Any]]]:
-    """Ask Prometheus everything at once: figures, their history, alerts."""
+    """Query Prometheus for figures, their history and alerts, all at the same time."""
     span = {"start": now - _HISTORY_S, "end": now, "step": _STEP_S}
     current = [_ask("query", query=text, time=now) for text in figures.QUERIES.values()]
     history = [_ask("query_range", query=text, **span) for text in figures.HISTORIES.values()]

@@ -1,4 +1,4 @@
-"""Renders the page: figures as people read them, and small charts as SVG."""
+"""Renders the page: figures with units, and small charts as SVG."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNKNOWN = "n/a"
 
 
 def render(**view: Any) -> str:
-    """Return the HTML of the page; every text from outside is escaped."""
+    """Return the HTML of the page; all texts are escaped."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -49,7 +49,7 @@ def rate(bps: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Write seconds with the one or two units that matter: `2 h 5 min`."""
+    """Write seconds with at most two units: `2 h 5 min`."""
     if seconds is None:
         return _UNKNOWN
     minutes, hours, days = int(seconds) // 60, int(seconds) // 3600, int(seconds) // 86400
@@ -61,7 +61,7 @@ def duration(seconds: float | None) -> str:
 
 
 def moment(seconds: float) -> str:
-    """Write a time that is short: `0.4 ms`, `220 ms`, `2.1 s`."""
+    """Write a short time: `0.4 ms`, `220 ms`, `2.1 s`."""
     value, unit = (seconds, "s") if seconds >= 1 else (1000 * seconds, "ms")
     return f"{value:.2g} {unit}" if value < 10 else f"{value:.0f} {unit}"
 
@@ -71,7 +71,7 @@ def points(values: list[float], top: float | None = None) -> str:
     width, height = _CHART
     highest = max([top or 0, *values]) or 1
     step = width / max(len(values) - 1, 1)
-    # One unit of room, so that a line at an edge is seen whole.
+    # A margin of one unit, so that a line at the edge is fully visible.
     return " ".join(
         f"{i * step:.1f},{height - 1 - value / highest * (height - 2):.1f}"
         for i, value in enumerate(values)

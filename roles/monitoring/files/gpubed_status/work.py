@@ -1,7 +1,7 @@
-"""What runs on the cluster: gpubed's runs, and Slurm's queue where there is one.
+"""The cluster's work: gpubed's runs, and Slurm's queue if there is one.
 
-Users write into the folders of runs and name their jobs: nothing that they write may
-hold up the page or take it from everybody.
+Users write into the folders of runs and name their jobs; their data must not delay
+the page or break it.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
-# As gpubed names them: day, time of day in milliseconds, job.
+# Names of gpubed's runs: day, time of day in milliseconds, job.
 _RUN = re.compile(r"(?P<started>\d{8}-\d{9})-(?P<job>.+)")
-# A run's owner sends a heartbeat every few seconds; after so long without one, it has none.
+# Seconds without a heartbeat, which is sent every few seconds, after which a run has ended.
 _SILENCE_S = 60
 _SHOWN = 8
-# Where a job's lines are: what the controller hands on with its heartbeats, or Slurm's own file.
+# Files with a job's progress: written with the heartbeats, or Slurm's output.
 _OUTPUTS = (".progress", "slurm.log")
-# What gpubed says of the cluster, or a notebook of its settings.
+# Files of gpubed about the cluster, and of notebooks about their settings.
 _FIRST = ("cluster.json", "settings.json")
 _PROGRESS = re.compile(
     r"(?:\[(?:\d+,)?\d+\]<stdout>: ?)?progress: (\d{1,15})/([1-9]\d{0,14}) ([^,]+)(?:, (.*))?"
 )
-# Among a job's own words: what a part of a step takes.
+# In a progress line: the duration of a part of a step.
 _PART = re.compile(r"([a-z][a-z ]{0,30}) (\d{1,9}(?:\.\d{1,9})?) ms")
 _TAIL = 4096  # bytes of them
 _PARTS = 6  # of a step; with more it is another thing
@@ -39,7 +39,7 @@ _WORDS = 160  # characters of a job's own that are shown
 # Of a run's figures by step (a JSON object per line): bytes from the end, figures, and points.
 _FIGURES, _FIGURES_TAIL, _CURVES, _POINTS = "metrics.jsonl", 2**17, 4, 100
 _STEPS = {"step", "global_step", "iteration", "epoch"}
-# The name comes last: it may have any character.
+# With the name last, as it may have any character.
 _QUEUE = ("squeue", "--noheader", "--format=%i|%u|%T|%M|%D|%j")
 _QUEUE_COLUMNS = ("id", "user", "state", "time", "nodes", "name")
 
@@ -81,12 +81,12 @@ def _row(run: Path, job: str, now: float, queued: Collection[str]) -> dict[str, 
 
 
 def _text(name: str) -> str:
-    """Return a file's name as UTF-8 can tell it, which it need not be."""
+    """Return a file's name as text, with replacements for bytes that are no UTF-8."""
     return os.fsencode(name).decode(errors="replace")
 
 
 def _progress(run: Path) -> dict[str, Any] | None:
-    """Return how far a job says it is, in words and as a share, and the parts of a step.
+    """Return a job's last progress, in words and as a share, and the parts of a step.
 
     None where it says nothing.
     """
@@ -122,7 +122,7 @@ def _step(parts: list[tuple[str, float]]) -> list[dict[str, Any]]:
 
 
 def _curves(run: Path) -> dict[str, list[float]]:
-    """Return the last values of the first figures that a run writes by step, above the least."""
+    """Return the latest values of a run's first figures by step, minus their least value."""
     curves = dict[str, list[float]]()
     with suppress(OSError):
         for line in _end(run / _FIGURES, _FIGURES_TAIL)[0].splitlines():
@@ -144,7 +144,7 @@ def _above(values: list[float]) -> list[float]:
 
 
 def _end(path: Path, most: int = _TAIL) -> tuple[str, float]:
-    """Return the last of a plain file, and when it was written, in seconds since 1970.
+    """Return the end of a plain file, and the time of its last change, in seconds since 1970.
 
     Raises:
         OSError: It is not there, or is something else: a link may lead anywhere, and a
@@ -169,7 +169,7 @@ def _age(run: Path, now: float) -> float | None:
 
 
 def _written(path: Path) -> float | None:
-    """Return when a plain file was written, in seconds since 1970; None where none is seen."""
+    """Return the time of a plain file's last change, in seconds since 1970; None without a file."""
     with suppress(OSError):
         found = path.lstat()
         return found.st_mtime if stat.S_ISREG(found.st_mode) else None
@@ -183,7 +183,7 @@ def _state(run: Path, now: float, queued: Collection[str]) -> str:
 
 
 def _owned(run: Path, now: float) -> bool:
-    """Say whether somebody still sends heartbeats for a run, which the last of them ends."""
+    """Return whether a run still gets heartbeats; the last one has the text `end`."""
     try:
         said, at = _end(run / ".heartbeat")
     except OSError:
@@ -192,7 +192,7 @@ def _owned(run: Path, now: float) -> bool:
 
 
 def queue() -> list[dict[str, str]] | None:
-    """Return Slurm's queue; None where there is no Slurm or it does not answer."""
+    """Return Slurm's queue; None without Slurm, or if it does not answer."""
     if shutil.which(_QUEUE[0]) is None:
         return None
     try:
@@ -201,7 +201,7 @@ def queue() -> list[dict[str, str]] | None:
         return None
     lines = done.stdout.decode(errors="replace").split("\n")
     rows = (line.split("|", len(_QUEUE_COLUMNS) - 1) for line in lines)
-    # A name of several lines leaves rows that are none.
+    # Names with line feeds leave invalid rows.
     return [
         dict(zip(_QUEUE_COLUMNS, row, strict=True))
         for row in rows

@@ -73,7 +73,7 @@ def door(config: Config, host: Host, name: str) -> Node:
     """Return a host as a node for a login with the user's own key; see `known_keys`."""
     keys = known_keys(config, host.address, host.port, UnknownHost)
     here = Hop(address=host.address, port=host.port, user=config.user, host_keys=keys)
-    return allocation.door(here, name, hops(config))
+    return allocation.host_as_node(here, name, hops(config))
 
 
 def hops(config: Config) -> tuple[Hop, ...]:

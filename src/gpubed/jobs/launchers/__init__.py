@@ -1,6 +1,6 @@
-"""How a job starts on a cluster: a module with `create` each, and each testbed that runs jobs.
+"""Launchers: the modules here with a function `create`, and the testbeds that run jobs.
 
-A testbed's own way may have the name of a module, which then starts jobs on nodes.
+`slurm` is both a module, which starts jobs on nodes, and a testbed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 @cache
 def names() -> tuple[str, ...]:
     """Return the names of all launchers, sorted."""
-    return tuple(sorted({*_own(), *_testbeds()}))
+    testbeds = (n for n in backend_config.names() if not backend_config.named(n).lends_nodes)
+    return tuple(sorted({*_own(), *testbeds}))
 
 
 @cache
@@ -44,7 +45,3 @@ def named(name: str) -> Launcher | JobService:
 
 def _own() -> list[str]:
     return [*modules_with(Path(__file__).resolve().parent, "create")]
-
-
-def _testbeds() -> list[str]:
-    return [name for name in backend_config.names() if not backend_config.named(name).lends_nodes]

@@ -1,8 +1,7 @@
-"""Starts a job through Slurm: it waits its turn, then has its nodes and their GPUs for itself.
+"""Starts a job through Slurm: it waits in the queue, and then has its nodes and GPUs exclusively.
 
-The job's script is one `gpubed-srun`, which role slurm installs on the nodes. Its name in the queue
-is the run's name, so that the job can be found and cancelled whenever the launcher is interrupted,
-even before `sbatch` has answered.
+The job's script calls `gpubed-srun`, which role slurm installs. The job has the run's name, by
+which it is cancelled if the launcher is interrupted, even before `sbatch` has answered.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from gpubed.nodes.ssh import SSH
 from gpubed.spec.plan import ClusterPlan
 
 _CANCEL_TIMEOUT_S = 60
-# Submission and cancellation share a lock: a job that was cancelled first is never submitted.
+# Submission and cancellation share a lock: a cancelled job is not submitted later.
 _SUBMIT = (
     "cd %s && flock .submit sh -c '[ -e .cancelled ] || exec sbatch \"$@\"' - --parsable "
     f"--job-name=%s --nodes=%s --nodelist=%s --partition=%s --exclusive --mem=0 --no-requeue "
@@ -66,26 +65,16 @@ class SlurmLauncher(Launcher):
 
 def _submit(cluster: Cluster, launch: Launch, name: str) -> str:
     nodes = cluster.allocation.with_ranks
-    settings = [f"{key}={value}" for key, value in launch.environment.items()]
-    script = shlex.join(
-        [
-            "exec",
-            "env",
-            *settings,
-            "gpubed-srun",
-            "--hosts",
-            launch.hosts(cluster),
-            "--",
-            *launch.command,
-        ]
-    )
+    environment = [f"{key}={value}" for key, value in launch.environment.items()]
+    start = ["gpubed-srun", "--hosts", launch.hosts(cluster), "--", *launch.command]
+    script = shlex.join(["exec", "env", *environment, *start])
     names = ",".join(node.name for node in nodes)
-    # An exclusive job has all CPUs of its nodes, but only those GPUs that it asks for.
+    # An exclusive job has all CPUs of its nodes, but GPUs only on request.
     gpus = sum(node.gpus for node in nodes)
-    asks = [f"--gpus={gpus}"] if gpus else []
-    words = (launch.folder, name, len(nodes), names, _partition(cluster), script, *asks)
+    options = [f"--gpus={gpus}"] if gpus else []
+    words = (launch.folder, name, len(nodes), names, _partition(cluster), script, *options)
     with SSH(cluster.allocation.head, cluster.paths) as head:
-        answer = head.run(_SUBMIT + " %s" * len(asks), *words, check=False)
+        answer = head.run(_SUBMIT + " %s" * len(options), *words, check=False)
     if answer.exit_code == 127:
         raise GpubedError(
             f"Slurm is not on the head of {cluster.name}", f"gpubed up {cluster.name}"
@@ -98,18 +87,14 @@ def _submit(cluster: Cluster, launch: Launch, name: str) -> str:
 
 
 def _partition(cluster: Cluster) -> str:
-    """Return a partition that has all nodes of the job: Slurm refuses the job without one.
-
-    Raises:
-        UsageError: There is none.
-    """
+    """Return a partition with all nodes of the job; raise `UsageError` if there is none."""
     service = cluster.plan.spec.services.slurm
     groups = sorted({node.group for node in cluster.allocation.with_ranks})
     if found := service and service.partition_of(groups):
         return found
     raise UsageError(
         f"no partition of Slurm has all of the groups {', '.join(groups)}",
-        "--on NODE,NODE takes nodes of one; or add one to services.slurm.partitions",
+        "--on NODE,NODE chooses nodes of one partition; or add one to services.slurm.partitions",
     )
 
 

@@ -1,11 +1,11 @@
-"""Starts a job with Horovod's own launcher, from the head, over SSH.
+"""Starts a job with Horovod's launcher, from the head, over SSH.
 
-Role horovod installs `gpubed-horovodrun` on the nodes: `horovodrun` with the cluster's hostfile and
-the experiment network's interface.
+Role horovod installs `gpubed-horovodrun`: `horovodrun` with the cluster's hostfile and the network
+interface for jobs.
 
-A job ends when its controller does. The controller sends its last progress line every few seconds,
-and the head writes a heartbeat to shared storage for each; without heartbeats, `gpubed-rank` ends
-its rank on each node.
+A job ends if its controller is lost. The controller sends a line (the last progress) to the head
+every few seconds, and the head then writes a heartbeat to shared storage. Without heartbeats,
+`gpubed-rank` ends its rank on each node.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.output import OnOutput, lines
 
 HEARTBEAT = "GPUBED_HEARTBEAT"
-"""The variable by which a process of a job names its heartbeat's file."""
+"""Environment variable of each process of a job, with the path of the heartbeat's file."""
 SILENCE_S = 60
-"""Without a heartbeat for that long, a job has no owner any more."""
+"""Seconds without a heartbeat after which a job has lost its controller."""
 _BEAT_S = 5.0
 _END_S = 30.0
 # The job has a session of its own, so that one signal reaches all its processes on the head.
@@ -37,9 +37,9 @@ cd {folder} || exit 1
 exec 3<&0 </dev/null
 setsid {command} 3<&- & job=$!
 {{ beat=0
-   while read -r -t {silence} -u 3 told; do
+   while read -r -t {silence} -u 3 line; do
      beat=$((beat + 1)); echo $beat >.heartbeat
-     [ -z "$told" ] || printf '%s\\n' "$told" >.progress
+     [ -z "$line" ] || printf '%s\\n' "$line" >.progress
    done
    echo end >.heartbeat
    kill -TERM -- -$job; sleep 10; kill -KILL -- -$job
@@ -70,9 +70,9 @@ class SSHLauncher(Launcher):
 
 
 def _own(command: Sequence[str], on_output: OnOutput, unwanted: Callable[[], str]) -> int:
-    """Run a command while sending it heartbeats; returns its exit code.
+    """Run a command while sending it heartbeats; return its exit code.
 
-    Heartbeats end with this function, however it ends; without them, the job ends by itself.
+    Heartbeats end when this function returns or raises; the job then ends by itself.
     """
     process = subprocess.Popen(
         command,
@@ -81,17 +81,17 @@ def _own(command: Sequence[str], on_output: OnOutput, unwanted: Callable[[], str
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        start_new_session=True,  # Ctrl-C must not end the connection: it is needed to end the job
+        start_new_session=True,  # Ctrl-C must not end the connection, over which the job is ended
     )
     assert process.stdin  # noqa: S101
     assert process.stdout  # noqa: S101
-    ended, told = threading.Event(), [""]
-    beating = threading.Thread(target=_beat, args=(process, ended, told, unwanted), daemon=True)
+    ended, progress = threading.Event(), [""]
+    beating = threading.Thread(target=_beat, args=(process, ended, progress, unwanted), daemon=True)
     beating.start()
     try:
         for line in lines(cast("TextIOWrapper", process.stdout)):
             if job_progress.is_progress(line):
-                told[:] = [line.rstrip("\r")]
+                progress[:] = [line.rstrip("\r")]
             on_output(line)
         return process.wait()
     finally:
@@ -100,7 +100,7 @@ def _own(command: Sequence[str], on_output: OnOutput, unwanted: Callable[[], str
         if process.stdin.closed:
             process.stdin = None  # `communicate` would flush it
         with suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=_END_S)  # without heartbeats, it ends
+            process.communicate(timeout=_END_S)  # ends because the heartbeats have ended
         _kill(process)
         process.wait()
 
@@ -108,22 +108,22 @@ def _own(command: Sequence[str], on_output: OnOutput, unwanted: Callable[[], str
 def _beat(
     process: subprocess.Popen[str],
     ended: threading.Event,
-    told: list[str],
+    progress: list[str],
     unwanted: Callable[[], str],
 ) -> None:
     assert process.stdin  # noqa: S101
     with suppress(OSError):  # the process has ended
         while not (ended.is_set() or unwanted()):
-            process.stdin.write(f"{told[0]}\n")
+            process.stdin.write(f"{progress[0]}\n")
             process.stdin.flush()
             ended.wait(_BEAT_S)
-        process.stdin.close()  # which makes the head end the job
+        process.stdin.close()  # the head then ends the job
         if not ended.wait(_END_S):
-            _kill(process)  # the head did not end it; without heartbeats, ranks do
+            _kill(process)  # the head did not; ranks end without heartbeats
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    """Kill an ssh process and those that it goes through."""
+    """Kill an ssh process and its children, which connect to jump hosts."""
     if process.poll() is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

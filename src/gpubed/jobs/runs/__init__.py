@@ -1,1 +1,1 @@
-"""Runs of jobs: what each was, kept so that it can be repeated, and how they compare."""
+"""Runs of jobs: their records, with which they are repeated and compared, and active runs."""

@@ -1,6 +1,6 @@
-"""Follows and ends runs that are at work, from any terminal.
+"""Finds, follows and ends active runs, from any terminal.
 
-The process that runs a job holds the lock of the run's folder, and the lock names it.
+The process that runs a job holds the lock of the run's folder; the lock's file names the process.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.core.runlock import Holder
+from gpubed.jobs import jobfile
 from gpubed.jobs.runs import checkpoints, record
 from gpubed.jobs.runs import output as outputs
 from gpubed.jobs.runs.record import Record
@@ -28,45 +30,45 @@ _END_S = 120.0  # Slurm and testbeds that run jobs are slow to cancel one
 
 
 def of_process(paths: ClusterPaths, process: int, since: str) -> Record | None:
-    """Return the run that a process is at, as soon as it has a record.
+    """Return the active run of a process, once the run has a record; else None.
 
     Args:
-        since: The name of a run that would have started before all that are meant.
+        since: A run's name; runs with earlier names are ignored.
     """
     for folder in paths.runs.glob("*"):
-        if folder.name >= since and (who := runlock.holder(folder)) and who.pid == process:
+        if folder.name >= since and (holder := runlock.holder(folder)) and holder.pid == process:
             try:
                 return record.read(folder)
             except Unreadable:
-                return None  # its first line is being written
+                return None  # it is being written
     return None
 
 
 def outlive_nodes(paths: ClusterPaths) -> bool:
-    """Say whether only elastic trainings are active, which survive the repair of nodes."""
+    """Return whether only elastic trainings are active, which survive the repair of nodes."""
     return bool(checkpoints.trainings(paths)) and ends_with_nodes(paths) is None
 
 
 def ends_with_nodes(paths: ClusterPaths) -> Record | None:
-    """Return a run at work that would end if a node was restarted; None if there is none."""
-    running = (one for one in record.every(paths)[0].values() if one.state == "running")
-    return next((one for one in running if not one.elastic), None)
+    """Return an active run that the restart of a node would end; None if there is none."""
+    runs = record.every(paths)[0].values()
+    return next((run for run in runs if run.state == "running" and not run.elastic), None)
 
 
 def training_of(paths: ClusterPaths, run: Record) -> str:
-    """Return the training, at work or waiting, that a run belongs to; empty if there is none."""
-    there = checkpoints.trainings(paths) if run.elastic else {}
-    return next((name for name in checkpoints.of(run) if name in there), "")
+    """Return the active training that a run is part of, by its checkpoint folder; else empty."""
+    trainings = checkpoints.trainings(paths) if run.elastic else {}
+    return next((name for name in checkpoints.of(run) if name in trainings), "")
 
 
 def parts(paths: ClusterPaths, training: str) -> list[Record]:
-    """Return the runs that a training has had so far, oldest first."""
-    every = record.every(paths)[0].values()
-    return [one for one in every if one.elastic and training in checkpoints.of(one)]
+    """Return the runs of a training so far, oldest first."""
+    runs = record.every(paths)[0].values()
+    return [run for run in runs if run.elastic and training in checkpoints.of(run)]
 
 
 def next_part(paths: ClusterPaths, run: Record) -> Record | None:
-    """Wait for the run that continues an elastic training after `run`; None if none comes."""
+    """Wait for the run that continues an elastic training after `run`; None at its end."""
     while True:
         training = training_of(paths, run)
         following = (one for one in record.every(paths)[0].values() if one.elastic)
@@ -75,6 +77,48 @@ def next_part(paths: ClusterPaths, run: Record) -> Record | None:
         if not training:
             return None
         time.sleep(_LOOK_EVERY_S)
+
+
+def concurrent(paths: ClusterPaths, run: Record) -> list[str]:
+    """Return the runs that shared nodes with a run that ends now, oldest first.
+
+    Each distorts the other's measurements. Runs started elsewhere, such as in JupyterLab, have no
+    record on this controller.
+    """
+    return [
+        other.run_id
+        for folder, other in record.every(paths)[0].items()
+        if other.run_id != run.run_id
+        and _shared(other, run)
+        and _ended(folder, other) > run.started
+    ]
+
+
+def _shared(one: Record, other: Record) -> bool:
+    nodes = {host.id for host in one.origin.hosts if host.slots}
+    if nodes.isdisjoint(host.id for host in other.origin.hosts if host.slots):
+        return False
+    return not (_is_queued(one) and _is_queued(other))
+
+
+def _is_queued(run: Record) -> bool:
+    """Return whether Slurm started a run; it gives nodes to one job at a time."""
+    try:
+        return (run.request.launcher or jobfile.of(run.request).launcher) == "slurm"
+    except GpubedError:
+        return False  # its job does not exist any more
+
+
+def _ended(folder: Path, run: Record) -> datetime:
+    """Return the time of a run's end; for a killed run, of its last output."""
+    if run.state == "running":
+        return record.now()
+    if run.seconds is not None:
+        return run.started + timedelta(seconds=run.seconds)
+    try:
+        return datetime.fromtimestamp((folder / record.OUTPUT).stat().st_mtime, run.started.tzinfo)
+    except OSError:
+        return run.started
 
 
 def output(paths: ClusterPaths, run: str, *, follow: bool = False) -> Iterator[str]:
@@ -87,28 +131,28 @@ def output(paths: ClusterPaths, run: str, *, follow: bool = False) -> Iterator[s
     try:
         file = (folder / record.OUTPUT).open("rb")
     except FileNotFoundError:
-        said = f"run {run} has printed nothing: there is no {record.OUTPUT} in its folder"
-        raise GpubedError(said, f"gpubed runs {paths.name} show {run}") from None
+        why = f"run {run} has printed nothing: there is no {record.OUTPUT} in its folder"
+        raise GpubedError(why, f"gpubed runs {paths.name} show {run}") from None
     with TextIOWrapper(file, errors="replace") as log:
-        begun = ""
+        line = ""
         while True:
-            # Checked before reading, so that nothing printed before the end is missed.
-            goes_on = follow and runlock.holder(folder) is not None
+            # Before reading, so that the last output is not missed.
+            is_active = follow and runlock.holder(folder) is not None
             while part := log.readline(_LONGEST_LINE):
-                begun += part
-                # A longer line is given in pieces: a job may print lines of any length.
-                if begun.endswith("\n") or len(begun) >= _LONGEST_LINE:
-                    yield begun.rstrip("\n")
-                    begun = ""
+                line += part
+                # Longer lines are yielded in pieces, to bound memory.
+                if line.endswith("\n") or len(line) >= _LONGEST_LINE:
+                    yield line.rstrip("\n")
+                    line = ""
             read, size = file.tell(), os.fstat(file.fileno()).st_size
-            if size < read:  # a part that was read already was cut out
+            if size < read:  # `Output` left out a piece that was read already
                 log.seek(outputs.moved(read, size))
-            elif not goes_on:
+            elif not is_active:
                 break
             else:
                 time.sleep(_LOOK_EVERY_S)
-        if begun:
-            yield begun
+        if line:
+            yield line
 
 
 def end(paths: ClusterPaths, run: str) -> Record:
@@ -118,57 +162,49 @@ def end(paths: ClusterPaths, run: str) -> Record:
         PrerequisiteMissing: It was started on another machine, or by another user.
         GpubedError: It does not end.
     """
-    folder = paths.runs / run
-    who = runlock.holder(folder)
-    if who is None:
-        return record.read(folder)
-    _end(folder / record.LOCK, f"run {run}", who)
-    return record.read(folder)
+    _end(paths.runs / run / record.LOCK, f"run {run}")
+    return record.read(paths.runs / run)
 
 
 def end_training(paths: ClusterPaths, training: str) -> None:
-    """End a training with its current run, if any, and wait for it.
-
-    Raises:
-        PrerequisiteMissing: It was started on another machine, or by another user.
-        GpubedError: It does not end.
-    """
-    lock = checkpoints.lock(paths, training)
-    if who := runlock.holder_of(lock):
-        _end(lock, f"training {training}", who)
+    """End a training with its current run, if any, and wait for it; raises as `end` does."""
+    _end(checkpoints.lock(paths, training), f"training {training}")
 
 
-def _end(lock: Path, what: str, who: Holder) -> None:
-    _interrupt(lock, what, who)
+def _end(lock: Path, what: str) -> None:
+    holder = runlock.holder_of(lock)
+    if holder is None:
+        return
+    _interrupt(lock, what, holder)
     deadline = time.monotonic() + _END_S
     while runlock.holder_of(lock):
         if time.monotonic() > deadline:
             raise GpubedError(
-                f"{what} (pid {who.pid}) does not end",
-                f"kill -9 {who.pid}: its ranks end a minute later",
+                f"{what} (pid {holder.pid}) does not end",
+                f"kill -9 {holder.pid}: its ranks end a minute later",
             )
         time.sleep(_LOOK_EVERY_S)
 
 
-def _interrupt(lock: Path, what: str, who: Holder) -> None:
+def _interrupt(lock: Path, what: str, holder: Holder) -> None:
     here = socket.gethostname()
-    if who.host not in ("", here):
+    if holder.host not in ("", here):
         raise PrerequisiteMissing(
-            f"{what} was started on {who.host}, and this is {here}",
-            f"the same command on {who.host}",
+            f"{what} was started on {holder.host}, and this is {here}",
+            f"the same command on {holder.host}",
         )
     try:
-        if runlock.has_open(who.pid, lock):
-            os.kill(who.pid, signal.SIGINT)
+        if runlock.has_open(holder.pid, lock):
+            os.kill(holder.pid, signal.SIGINT)
             return
     except PermissionError:
         raise PrerequisiteMissing(
-            f"{what} is {who.user}'s", f"the same command as {who.user}"
+            f"{what} is {holder.user}'s", f"the same command as {holder.user}"
         ) from None
     except (FileNotFoundError, ProcessLookupError):
-        pass  # it has just ended, or cannot be seen from here
+        pass  # it has just ended, or runs in another container
     if runlock.holder_of(lock):
         raise PrerequisiteMissing(
-            f"whoever is at {what} is out of sight: {who}",
-            "the same command where it was started: in the same container, if it was in one",
+            f"the process of {what} cannot be seen from here: {holder}",
+            "the same command where it was started, such as in the same container",
         )

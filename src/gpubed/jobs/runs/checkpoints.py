@@ -1,7 +1,7 @@
-"""The checkpoint folders of runs, and the lock of each: a folder has one writer at a time.
+"""The checkpoint folders of runs, and their locks: a folder has one writer at a time.
 
-A writer is a run or an elastic training (`gpubed run --elastic`). A training holds its locks also
-while it waits for nodes; they are how it is found and ended then.
+A writer is a run or an elastic training (`gpubed run --elastic`). A training also holds its lock
+while it waits for nodes, so that it can be found and ended.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from gpubed.jobs.jobfile import Job
 from gpubed.jobs.runs.record import Record
 
 ELASTIC = "run --elastic"
-"""The verb of a training that goes on run by run, as its locks have it."""
+"""The verb in the lock of an elastic training."""
 
 
 def folders(job: Job, values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the checkpoint folders that a run with these arguments resumes from and fills."""
+    """Return the checkpoint folders that a run with these arguments reads and writes."""
     given = (values.get(name) for name, argument in job.arguments.items() if argument.resumes)
-    # Records of former versions have names as they were typed, and those of another `job.yml` may
-    # have values of other types.
+    # Former versions recorded other spellings; an edited `job.yml` may have other types.
     names = (name for name in given if isinstance(name, str) and not folder_fault(name))
     return tuple(map(folder_name, names))
 
@@ -42,7 +41,7 @@ def of(record: Record) -> tuple[str, ...]:
 
 @contextmanager
 def kept(paths: ClusterPaths, names: Iterable[str], verb: str) -> Iterator[None]:
-    """Hold the locks of checkpoint folders, as their only writer.
+    """Hold the locks of checkpoint folders.
 
     Raises:
         Locked: Another run or a waiting training holds one.
@@ -53,8 +52,8 @@ def kept(paths: ClusterPaths, names: Iterable[str], verb: str) -> Iterator[None]
                 held.enter_context(runlock.locked(lock(paths, name), verb))
             except Locked:
                 raise Locked(
-                    f"checkpoints {name} are those of {writer(paths, name) or 'another run'}: "
-                    "two that write them would damage them",
+                    f"checkpoints {name} belong to {writer(paths, name) or 'another run'}: "
+                    "two writers would damage them",
                     f"gpubed cancel {paths.name}, or wait for its end",
                 ) from None
         yield
@@ -66,17 +65,17 @@ def writer(paths: ClusterPaths, name: str) -> Holder | None:
 
 
 def trainings(paths: ClusterPaths) -> dict[str, Holder]:
-    """Return the elastic trainings, at work or waiting, by their folders."""
-    found = {}
-    for path in sorted(paths.writers.glob("*")):
-        who = runlock.holder_of(path)
-        if who and who.verb == ELASTIC:
-            found[folder_of_lock(path.name)] = who
-    return found
+    """Return the processes of elastic trainings, running or waiting for nodes, by folder."""
+    holders = {path: runlock.holder_of(path) for path in sorted(paths.writers.glob("*"))}
+    return {
+        folder_of_lock(path.name): holder
+        for path, holder in holders.items()
+        if holder and holder.verb == ELASTIC
+    }
 
 
 def lock(paths: ClusterPaths, name: str) -> Path:
-    """Return the path of the lock that a folder's writer holds."""
+    """Return the path of a folder's lock."""
     return paths.writers / lock_name(name)
 
 

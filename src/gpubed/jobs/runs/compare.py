@@ -1,4 +1,4 @@
-"""Compares runs: how they were made, and whether their figures differ by more than chance."""
+"""Compares runs: their origins, and whether their metrics differ by more than chance."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gpubed.jobs.runs.record import Origin, Record
 from gpubed.jobs.trials import is_number, summarize
 
 SETTINGS = ("world_size",)
-"""Metrics that say how a run was made, whether its job describes them or not."""
+"""Metrics that are settings of a run, also if its job does not describe them."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference in how two runs were made; values are texts for people."""
+    """A difference between the origins or arguments of two runs, as texts for people."""
 
     what: str
     before: str
@@ -35,18 +35,18 @@ class Ratio:
     """A metric of one set of runs, as a multiple of the same metric of another.
 
     Attributes:
-        before: Geometric mean over the first set, in the metric's unit, as for the ratio and its
-            interval; the arithmetic mean if a value is zero or negative.
-        now: The same of the other set.
+        before: Geometric mean over the first set, in the metric's unit; the arithmetic mean if a
+            value is zero or negative.
+        now: The same mean over the other set.
         ratio: `now` / `before`; None if one is zero or negative.
         low: Lower bound of the ratio's 95 % interval; None if a set has a single run, or equal
             values.
-        high: Its upper bound.
+        high: Upper bound of that interval.
         runs: Number of runs in each set.
         spread: Whether the values of each set differ.
-        p: P value of this comparison by itself; None without an interval.
-        chance: The p value by itself and corrected for all comparisons at once.
-        setting: Whether the metric says how runs were made, and measures nothing.
+        p: P value of this comparison alone; None without an interval.
+        chance: P values of this comparison alone, and corrected for the number of comparisons.
+        setting: Whether the metric is a setting of the runs instead of a measurement.
     """
 
     metric: str
@@ -63,7 +63,7 @@ class Ratio:
 
     @property
     def verdict(self) -> str:
-        """What the comparison shows."""
+        """The result of the comparison, in words."""
         if self.setting and not any(self.spread):
             return "the same" if self.before == self.now else "different"
         return judged(self.chance, self.runs, self.spread, same=self.before == self.now)
@@ -76,7 +76,7 @@ class Ratio:
 
 
 def bounds(low: float | None, high: float | None) -> str:
-    """Write a ratio's interval, or that there are too few runs; empty without an interval."""
+    """Write a ratio's interval, or `too few runs`; empty without an interval."""
     if low is None or high is None:
         return ""
     return f"{low:.3f} … {high:.3f}" if intervals.tells_size(low, high) else "too few runs"
@@ -89,7 +89,7 @@ def judged(
     *,
     same: bool,
 ) -> str:
-    """Say what a ratio shows, or why it shows nothing.
+    """Return the result of a comparison in words, or why it has none.
 
     Args:
         chance: The p values; None if unknown.
@@ -105,12 +105,12 @@ def judged(
         return "unknown: no repetition"
     if same and not any(spread):
         return "the same"
-    # Values that follow from the seed alone are equal, and say nothing of chance.
+    # Values that depend on the seed alone are equal, and no samples of chance.
     return "unknown" if all(spread) else "unknown: repetitions with one seed are no samples"
 
 
 def differences(before: Record, now: Record) -> list[Difference]:
-    """Return the differences in how two runs were made."""
+    """Return the differences between the jobs, arguments and origins of two runs."""
     pairs = {
         "job": (before.request.job, now.request.job),
         "command": (shlex.join(before.request.command), shlex.join(now.request.command)),
@@ -120,20 +120,19 @@ def differences(before: Record, now: Record) -> list[Difference]:
         **_by_name(before.values, now.values),
         **_of_origin(before.origin, now.origin),
     }
-    if before.devices and now.devices:  # unknown before a run
+    if before.devices and now.devices:  # of a planned run, they are unknown
         pairs["device"] = ", ".join(before.devices), ", ".join(now.devices)
     return [Difference(what, str(a), str(b)) for what, (a, b) in pairs.items() if a != b]
 
 
 def _by_name(before: dict[str, Any], now: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    def written(value: Any) -> str:
+        return "" if value is None else str(value)
+
     return {
-        f"--set {name}": (_written(before.get(name)), _written(now.get(name)))
+        f"--set {name}": (written(before.get(name)), written(now.get(name)))
         for name in dict.fromkeys([*before, *now])
     }
-
-
-def _written(value: Any) -> str:
-    return "" if value is None else str(value)
 
 
 def _of_origin(before: Origin, now: Origin) -> dict[str, tuple[str, str]]:
@@ -149,12 +148,12 @@ def _of_origin(before: Origin, now: Origin) -> dict[str, tuple[str, str]]:
         "gpubed": lambda of: of.gpubed,
         "git": lambda of: str(of.git or ""),
     }
-    pairs = {what: (told(before), told(now)) for what, told in kinds.items()}
-    # Variables of a node that has ranks in only one of the runs say nothing.
+    pairs = {what: (text(before), text(now)) for what, text in kinds.items()}
+    # Only variables of nodes that have ranks in both runs.
     for what, checksum in before.variables_sha256.items():
         if other := now.variables_sha256.get(what):
             pairs[what] = checksum[:8], other[:8]
-    if before.image and now.image:  # unknown before a run
+    if before.image and now.image:  # of a planned run, it is unknown
         pairs["image"] = before.image, now.image
     if before.packages_sha256 and now.packages_sha256:
         pairs["packages"] = before.packages_sha256[:8], now.packages_sha256[:8]
@@ -162,32 +161,31 @@ def _of_origin(before: Origin, now: Origin) -> dict[str, tuple[str, str]]:
 
 
 def repetitions(of: Record, other: Record, records: Iterable[Record]) -> list[Record]:
-    """Return the runs of a set that ended well; of a single run, the run itself.
+    """Return the successful runs of a set; for a single run, the run itself.
 
-    Of a repetition that was made again, the last one counts: `bench` does that if a run succeeded,
-    but could not be used.
+    `bench` may run a repetition again although it succeeded; the last one counts.
 
     Args:
         of: A run of the set.
-        other: The run that it is compared with; two runs of one set each stand for themselves.
-        records: All runs that there are.
+        other: The run that it is compared with; two runs of the same set are compared as such.
+        records: All runs of the cluster.
     """
     if not of.set or of.set == other.set:
         return [of]
-    ended = [one for one in records if one.set == of.set and one.state == "ok"]
-    last = {one.repetition: one for one in sorted(ended, key=lambda one: one.started)}
+    ended = [run for run in records if run.set == of.set and run.state == "ok"]
+    last = {run.repetition: run for run in sorted(ended, key=lambda run: run.started)}
     return [*last.values()] or [of]
 
 
 def ratios(
     pairs: Iterable[tuple[Sequence[Record], Sequence[Record]]], settings: Container[str] = ()
 ) -> list[list[Ratio]]:
-    """Compare every metric that is a number in both sets of a pair, in the order of the first.
+    """Compare every metric that is a number in both sets of a pair, in the order of the first set.
 
-    All of them are one family: p values are corrected for their number.
+    P values are corrected for the number of all comparisons.
 
     Args:
-        settings: The metrics that say how runs were made, and measure nothing.
+        settings: The metrics that are settings of the runs instead of measurements.
     """
     found = [
         [replace(one, setting=one.metric in settings) for one in _by_metric(before, now)]
@@ -198,14 +196,15 @@ def ratios(
 
 
 def why_none(before: Sequence[Record], now: Sequence[Record]) -> str:
-    """Say why two sets of runs have no figure in common."""
-    for one in (*before, *now):
-        if not summarize([one.metrics]):
-            how = "is at work" if one.state == "running" else f"ended as {one.state}"
-            return f"{one.run_id} {how} and reported no number"
-    jobs = list(dict.fromkeys(one.request.job for one in (*before, *now)))
+    """Return why two sets of runs have no metric in common."""
+    runs = (*before, *now)
+    for run in runs:
+        if not summarize([run.metrics]):
+            how = "is running" if run.state == "running" else f"ended as {run.state}"
+            return f"{run.run_id} {how} and reported no number"
+    jobs = list(dict.fromkeys(run.request.job for run in runs))
     of = f"{' and '.join(jobs)} have" if len(jobs) > 1 else "they have"
-    return f"{of} no figure in common"
+    return f"{of} no metric in common"
 
 
 def _by_metric(before: Sequence[Record], now: Sequence[Record]) -> Iterator[Ratio]:
@@ -215,17 +214,16 @@ def _by_metric(before: Sequence[Record], now: Sequence[Record]) -> Iterator[Rati
 
 
 def _ratio(name: str, before: Sequence[Record], now: Sequence[Record]) -> Ratio:
-    a, b = (_numbers(name, records) for records in (before, now))
+    a, b = (
+        [run.metrics[name] for run in runs if is_number(run.metrics.get(name))]
+        for runs in (before, now)
+    )
     found = intervals.ratio(b, a)
-    # Geometric means, as in the ratio's interval. The same without an interval, so that a set has
-    # the same figure in each comparison.
+    # Geometric means, as in the ratio's interval; also without an interval, so that a set has the
+    # same mean in each comparison.
     mean = statistics.geometric_mean if min(*a, *b) > 0 else statistics.fmean
     means = mean(a), mean(b)
     plain = means[1] / means[0] if min(means) > 0 else None
     ratio, low, high, p = found or (plain, None, None, None)
     spread = len(set(a)) > 1, len(set(b)) > 1
     return Ratio(name, means[0], means[1], ratio, low, high, (len(a), len(b)), spread, p)
-
-
-def _numbers(name: str, records: Sequence[Record]) -> list[float]:
-    return [r.metrics[name] for r in records if is_number(r.metrics.get(name))]

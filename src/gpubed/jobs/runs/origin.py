@@ -1,4 +1,4 @@
-"""Collects what a run is made with before it starts, and copies it into the run's folder."""
+"""Collects the origin of a run (files, versions, nodes) and copies it into the run's folder."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _TIMEOUT_S = 10
 
 
 def look(cluster: Cluster, folder: Path, names: Iterable[str] | None) -> Origin:
-    """Return what a run would be made with now.
+    """Return the origin of a run that would start now.
 
     Args:
         cluster: The cluster, with the nodes that the run may use.
-        folder: The folder that the run is made from.
-        names: Its files that are sent to the nodes; None for all of them.
+        folder: The folder of the job or command.
+        names: Its files that are copied to the nodes; None for all files.
     """
     recipe, network = recipes.load(cluster.plan.spec.recipe), cluster.allocation.experiment
     used = (*cluster.allocation.nodes[:1], *cluster.allocation.with_ranks)
@@ -61,7 +61,7 @@ def look(cluster: Cluster, folder: Path, names: Iterable[str] | None) -> Origin:
 
 
 def copy(cluster: Cluster, folder: Path) -> None:
-    """Copy into a run's folder what the run is made with; none of it is secret."""
+    """Copy the files of a run's origin into its folder; none of them is secret."""
     paths = cluster.paths
     origin = folder / ORIGIN
     origin.mkdir()
@@ -74,9 +74,9 @@ def copy(cluster: Cluster, folder: Path) -> None:
 
 
 def rates(paths: ClusterPaths) -> dict[str, float]:
-    """Return the rate of each link that the last verification measured, in bit/s, by `a>b`.
+    """Return the link rates of the last verification, in bit/s, by `a>b`.
 
-    Rates that no link can have, as in an edited file, are left out.
+    Impossible rates, as in an edited file, are left out.
     """
     last = None
     with suppress(Unreadable):
@@ -102,14 +102,14 @@ def commit(root: Path) -> Commit | None:
 
 
 def _hosts(cluster: Cluster) -> tuple[Host, ...]:
-    known = facts.of_cluster(cluster.paths.facts, cluster.allocation)
+    found = facts.of_cluster(cluster.paths.facts, cluster.allocation)
     return tuple(
         Host(
             name=node.name,
             id=node.id,
             slots=node.slots,
             gpus=node.gpus,
-            hardware=known[node.name].words if node.name in known else None,
+            hardware=found[node.name].words if node.name in found else None,
         )
         for node in cluster.allocation.with_ranks
     )

@@ -1,7 +1,7 @@
-"""`run.json`: what a run was asked for, where it ran, with what, and its result.
+"""`run.json`: the request, the origin and the result of a run.
 
-The file is written before a run starts and again at its end. A run that is `running` there although
-no process holds its lock was killed.
+The file is written before a run starts and again at its end. If it has the state `running` although
+no process holds the run's lock, the run was killed.
 """
 
 from __future__ import annotations
@@ -29,20 +29,18 @@ from gpubed.jobs import job_progress
 
 FILE, SUMS, LOCK, OUTPUT, ORIGIN = "run.json", "SHA256SUMS", "lock", "output.log", "origin"
 OWN = frozenset((FILE, SUMS, LOCK, OUTPUT, ORIGIN))
-"""What gpubed itself writes into a run's folder: nothing by these names is taken from a node."""
+"""Names of gpubed's own files in a run's folder; files of a node by these names are not copied."""
 State = Literal["running", "ok", "failed", "interrupted"]
 _LARGEST = 4 * 2**20  # bytes
-_PART = 2**20
-_MOST = 50_000  # files and folders of a job, which are copied one after the other
+_MOST = 50_000  # files and folders of a job
 _TAIL = 2**16  # bytes at the end of the output that are searched for progress
-# Escapes in names, as GNU's `sha256sum` writes them; the backslash comes first, as the others
-# contain it.
+# Escapes in names, as in GNU's `sha256sum`; the backslash first, as the others contain it.
 _ESCAPES = {"\\": r"\\", "\n": r"\n", "\r": r"\r"}
-# Far above real values; results computed from them stay finite numbers and valid dates.
+# Bounds far above real values, so that results computed from records are finite and valid dates.
 _Count = Annotated[int, Field(ge=0, le=1_000_000)]
 MOST_BPS = 10**15
 Rate = Annotated[float, Field(ge=0, le=MOST_BPS)]
-"""Of a link, in bit/s."""
+"""Rate of a link, in bit/s."""
 _Seconds = Annotated[float, Field(ge=0, le=1e9)]
 
 
@@ -52,7 +50,7 @@ class _Model(BaseModel):
 
 
 class Choice(_Model):
-    """The part of the cluster that was asked for; all of it by default."""
+    """The requested part of the cluster; by default the whole cluster."""
 
     nodes: int | None = None
     ranks: int | None = None
@@ -60,17 +58,17 @@ class Choice(_Model):
 
 
 class Request(_Model):
-    """What a run was asked for: all that is needed to repeat it.
+    """The user's request, with which a run can be repeated.
 
     Attributes:
         job: A folder of `jobs/`; for a command, the name of its runs.
-        command: What each rank runs, if it is no job of `jobs/`.
-        folder: The folder that the command was called in, which is copied to the nodes.
+        command: The command of each rank, if it is no job of `jobs/`.
+        folder: The command's working directory, which is copied to the nodes.
         per_node: Whether the command starts once per node, and starts the node's ranks itself.
-        settings: Arguments that differ from the job's defaults, as they were written.
-        container: The image that ranks run in, if it is not the job's.
+        settings: Arguments that differ from the job's defaults, as the user wrote them.
+        container: The container image of ranks, if it is not the job's.
         launcher: The launcher, if it is not the job's.
-        stall_after_s: End the run once ranks of Horovod waited for others for so many seconds.
+        stall_after_s: Seconds that Horovod's ranks may wait for others before the run ends.
     """
 
     job: str
@@ -85,7 +83,7 @@ class Request(_Model):
 
     @property
     def what(self) -> str:
-        """What a user types to ask for it, without options: the job, or the command."""
+        """The job or the command as the user types it, without options."""
         return f"-- {shlex.join(self.command)}" if self.command else self.job
 
 
@@ -103,7 +101,7 @@ class Commit(_Model):
     """State of the project's git repository.
 
     Attributes:
-        clean: Whether nothing was changed since the commit.
+        clean: Whether there are no uncommitted changes.
         changes: Checksum of the changes, without the contents of untracked files.
     """
 
@@ -117,18 +115,18 @@ class Commit(_Model):
 
 
 class Origin(_Model):
-    """What a run was made with: two runs of one origin are repetitions.
+    """Files, versions and nodes of a run: runs with the same origin and request are repetitions.
 
     Attributes:
         recipe_sha256: Checksum of the recipe's lock: each package's version and hash.
         spec_sha256: Checksum of `cluster.yml`.
         job_sha256: Checksum of the job's folder.
-        rate_bps: Limit of the experiment network's links, in bit/s; None without one.
-        image: Id of the image that ranks ran in; empty without one.
+        rate_bps: Declared rate of the experiment network's links, in bit/s; None if undeclared.
+        image: Id of the ranks' container image; empty without one.
         packages_sha256: Checksum of the lock of the project's own packages; empty without any.
-        rates_bps: Measured rate of each link, in bit/s, by `a>b`: just before the run if it limited
-            links, else by the last verification.
-        variables_sha256: Checksums of the owner's group_vars, and of the host_vars of the head and
+        rates_bps: Measured rate of each link, in bit/s, by `a>b`: of the last verification, or
+            measured just before the run if it limited links.
+        variables_sha256: Checksums of the user's group_vars, and of the host_vars of the head and
             of each node with ranks, by name; empty in records of former versions.
     """
 
@@ -149,10 +147,10 @@ class Origin(_Model):
 
 
 class Progress(_Model):
-    """How far a job came, by the last progress line of its output.
+    """The last progress line in a job's output.
 
     Attributes:
-        what: What was counted, such as epochs.
+        what: The unit, such as epochs.
         words: The job's own text, such as its rate.
     """
 
@@ -175,10 +173,10 @@ class Cause(_Model):
 
     Attributes:
         kind: Such as `exception` or `out_of_memory`; docs/how-to/runs.md lists them.
-        rank: The rank that failed first; None if it was none, or is unknown.
-        node: Its node.
-        message: A sentence that names them.
-        at: When it failed, by the clock of its node; None if that is unknown.
+        rank: The rank that failed first; None if unknown, or if no rank failed.
+        node: The node of that rank.
+        message: A sentence with rank, node and cause.
+        at: Time of the failure by the clock of the node; None if unknown.
     """
 
     kind: str
@@ -189,7 +187,7 @@ class Cause(_Model):
 
     @property
     def short(self) -> str:
-        """The kind, and the place if it has one."""
+        """The kind, and rank and node if known."""
         parts = ["" if self.rank is None else f"rank {self.rank}", self.node or ""]
         place = " on ".join(filter(None, parts))
         return self.kind.replace("_", " ") + (f": {place}" if place else "")
@@ -199,20 +197,20 @@ class Record(_Model):
     """The record of one run.
 
     Attributes:
-        command: What each rank ran.
-        values: Every argument with the value that it had.
-        set: The name that repetitions have in common; empty for a single run.
+        command: The command of each rank.
+        values: All arguments and their values.
+        set: The common name of repetitions; empty for a single run.
         repetition: Number of the repetition, from 0; None for a single run.
-        again: The run that it repeated.
-        resumes: The run from whose checkpoint it was to go on.
-        elastic: Whether it is a part of an elastic training.
-        by: The verb that measured with it; empty for a run that a user asked for.
-        seconds: How long it took; None while it runs, and if it was killed.
-        progress: How far it is, or came if it did not end well; None if the job prints no progress.
+        again: The run that it repeats.
+        resumes: The run from whose checkpoint it resumes.
+        elastic: Whether it is part of an elastic training.
+        by: The verb that measured with it; empty for a run that a user started.
+        seconds: Duration; None while it runs, and if it was killed.
+        progress: The last progress, unless it succeeded; None if the job prints no progress.
         cause: Why it failed; None if it did not, or its controller was killed.
         last_words: The last lines on stderr of the rank that failed first.
-        shared_with: Runs that were at work on its nodes at the same time.
-        devices: Devices it computed on, each once, as its job says; several if its trials differ.
+        shared_with: Runs on its nodes at the same time.
+        devices: Devices that its job reported, each once; several if trials differ.
     """
 
     contract: Literal["gpubed/run-record/1"] = Field(default="gpubed/run-record/1", alias="schema")
@@ -261,17 +259,17 @@ def kept(folder: Path, record: Record) -> Iterator[None]:
             kind = "node_lost" if getattr(error, "is_silence", False) else "exit"
             kind = "cancelled" if state == "interrupted" else kind
             cause = Cause(kind=kind, message=reason, at=now())
-            told = {"state": state, "failures": (reason,), "progress": _progress(folder)}
-            # The wall clock, as for `started`; it may have been set back since.
+            end = {"state": state, "failures": (reason,), "progress": _progress(folder)}
+            # By the wall clock, which may have been set back since `started`.
             took = round(max(0.0, (now() - record.started).total_seconds()), 3)
-            write(folder, record.model_copy(update={**told, "cause": cause, "seconds": took}))
+            write(folder, record.model_copy(update={**end, "cause": cause, "seconds": took}))
             if state == "failed":
                 seal(folder)
             raise
 
 
 def write(folder: Path, record: Record) -> None:
-    """Write a run's record into its folder on the controller; see `written`."""
+    """Write a run's record into its folder on the controller; raises as `written` does."""
     files.write(folder / FILE, written(record), durable=True)
 
 
@@ -285,12 +283,12 @@ def written(record: Record) -> bytes:
         return record.model_dump_json(by_alias=True, indent=2).encode()
     except PydanticSerializationError as error:
         raise UsageError(
-            f"the run cannot be described: {error}", "give all of it as UTF-8"
+            f"the run cannot be recorded: {error}", "give all arguments as UTF-8"
         ) from None
 
 
 def undescribed(paths: ClusterPaths) -> list[Path]:
-    """Return the folders of runs that ended before they had a record: at most a lock is in them."""
+    """Return the folders of runs that ended before their record: they have a lock at most."""
     return [
         folder
         for folder in sorted(paths.runs.glob("*"))
@@ -303,13 +301,12 @@ def read(folder: Path) -> Record:
     """Read a run's record.
 
     Raises:
-        Unreadable: It is missing, as in runs of a former version, or damaged, or it is that of
-            another run, as in a copied folder.
+        Unreadable: It is missing, damaged, or of another run, as in a copied folder.
     """
     document = reading.file(folder / FILE, limit=_LARGEST)
     record = document.json(Record)
     if record.run_id != folder.name:
-        raise document.refusal(f"it is about run {record.run_id!r}, and not of this folder")
+        raise document.refusal(f"it is the record of run {record.run_id!r}, not of this folder")
     if record.state == "running" and runlock.holder(folder) is None:
         record = record.model_copy(update={"state": "interrupted"})
     if record.state != "ok" and record.progress is None:
@@ -324,10 +321,10 @@ def _progress(folder: Path) -> Progress | None:
             lines = log.read(_TAIL).decode(errors="replace").splitlines()
     except OSError:
         return None
-    told = next(filter(None, map(job_progress.read, reversed(lines))), None)
-    if told is None:
+    found = next(filter(None, map(job_progress.read, reversed(lines))), None)
+    if found is None:
         return None
-    done, of, what, words = told
+    done, of, what, words = found
     return Progress(done=done, of=of, what=what, words=words)
 
 
@@ -339,42 +336,35 @@ def every(paths: ClusterPaths) -> tuple[dict[Path, Record], list[Unreadable]]:
             try:
                 records[folder] = read(folder)
             except reading.Missing:
-                continue  # made by a former version
+                continue  # a run of a former version
             except Unreadable as error:
                 faults.append(error)
-    # By time, as former versions named runs in local time, which repeats an hour in autumn.
-    return dict(sorted(records.items(), key=lambda one: (one[1].started, one[0]))), faults
+    # By time: former versions named runs in local time, which repeats an hour in autumn.
+    return dict(sorted(records.items(), key=lambda item: (item[1].started, item[0]))), faults
 
 
 def find(paths: ClusterPaths, name: str) -> Record:
-    """Return a run by its name, the beginning of one, or `last`: the last that a user started.
+    """Return a run by its name or a prefix of it; `last` is the last run that a user started.
 
     Raises:
         UsageError: No run matches, or several do.
         Unreadable: Its record is damaged; for `last`, all records are.
     """
-    meant = _last(paths) if name == "last" else _beginning(paths, name)
-    if len(meant) == 1:
-        return read(paths.runs / meant[0])
     if name == "last":
+        records, faults = every(paths)
+        if faults and not records:
+            raise faults[-1]
+        if runs := [record for record in records.values() if not record.by]:
+            return runs[-1]
         raise UsageError(f"cluster {paths.name} has no run yet", f"gpubed run {paths.name} JOB")
-    several = f"{len(meant)} runs of {paths.name} begin with {name!r}"
-    raise UsageError(
-        several if meant else f"cluster {paths.name} has no run {name!r}",
-        f"gpubed runs {paths.name}",
-    )
-
-
-def _last(paths: ClusterPaths) -> list[str]:
-    records, faults = every(paths)
-    if faults and not records:
-        raise faults[-1]
-    return [folder.name for folder, one in records.items() if not one.by][-1:]
-
-
-def _beginning(paths: ClusterPaths, name: str) -> list[str]:
     names = sorted(path.name for path in paths.runs.glob("*") if (path / FILE).is_file())
-    return [name] if name in names else [one for one in names if one.startswith(name)]
+    found = [name] if name in names else [other for other in names if other.startswith(name)]
+    if len(found) == 1:
+        return read(paths.runs / found[0])
+    why = f"{len(found)} runs of {paths.name} begin with {name!r}"
+    if not found:
+        why = f"cluster {paths.name} has no run {name!r}"
+    raise UsageError(why, f"gpubed runs {paths.name}")
 
 
 def now() -> datetime:
@@ -393,7 +383,7 @@ def sums(folder: Path, paths: Iterable[Path]) -> str:
 
 
 def unsealed(folder: Path) -> list[str]:
-    """Return the files of a run that were changed, added or removed since it was sealed."""
+    """Return the files of a run that differ from its checksums, or lack one."""
     try:
         text = reading.file(folder / SUMS).text()
     except Unreadable:
@@ -406,7 +396,7 @@ def unsealed(folder: Path) -> list[str]:
 
 
 def _sum(digest: str, name: str) -> str:
-    """Write a line as `sha256sum` does: a backslash at its start marks an escaped name."""
+    """Return a line of `sha256sum`: a backslash at the start marks an escaped name."""
     for character, written in _ESCAPES.items():
         name = name.replace(character, written)
     return "\\" * ("\\" in name) + f"{digest}  {name}\n"
@@ -415,8 +405,8 @@ def _sum(digest: str, name: str) -> str:
 def _named_sum(line: str) -> tuple[str, str]:
     digest, _, name = line.removeprefix("\\").partition("  ")
     if line.startswith("\\"):
-        meant = {written: character for character, written in _ESCAPES.items()}
-        name = re.sub(r"\\[\\nr]", lambda found: meant[found[0]], name)
+        characters = {written: character for character, written in _ESCAPES.items()}
+        name = re.sub(r"\\[\\nr]", lambda found: characters[found[0]], name)
     return name, digest
 
 
@@ -428,15 +418,12 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while part := file.read(_PART):
-            digest.update(part)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sha256_of_files(folder: Path, names: Iterable[str]) -> str:
-    """Return one checksum of the names and contents of files; a link counts by its target.
+    """Return one checksum of the names and contents of files; of links, the target's path.
 
     Raises:
         UsageError: A file cannot be read.
@@ -445,22 +432,22 @@ def sha256_of_files(folder: Path, names: Iterable[str]) -> str:
     for name in names:
         path = folder / name
         try:
-            what = path.readlink() if path.is_symlink() else _sha256(path)
+            content = path.readlink() if path.is_symlink() else _sha256(path)
         except OSError as error:
             why = f"{path} cannot be read: {error.strerror}"
             raise UsageError(why, "make it readable, or list it in .gpubedignore") from None
-        digest.update(f"{what}  {name}\n".encode(errors="surrogateescape"))
+        digest.update(f"{content}  {name}\n".encode(errors="surrogateescape"))
     return digest.hexdigest()
 
 
 def sha256_of_folder(folder: Path) -> str:
-    """Return one checksum of the names and contents of all files that a copy of a folder has.
+    """Return one checksum of the names and contents of all files that `copying.put` would copy.
 
-    Links are followed as by `copying.put`; `__pycache__` does not count.
+    Links are followed; `__pycache__` is left out.
 
     Raises:
-        UsageError: A link is broken or circular, something cannot be read or copied, or there is
-            too much of it.
+        UsageError: A link is broken or circular, a file cannot be read or copied, or there are too
+            many files.
     """
     lines, at = list[str](), folder
     try:
@@ -476,15 +463,14 @@ def _copied(folder: Path, way: tuple[Path, ...], found: Iterator[int]) -> Iterat
     """Yield the files of a folder as `copying.put` finds them.
 
     Args:
-        way: Resolved paths of the folders that it is in, and of itself as the last.
-        found: Counts files and folders: nested links may multiply the copies without end.
+        way: Resolved paths of the folder and of the folders above it, outermost first.
+        found: Counts files and folders, which nested links may multiply without end.
     """
     for path in sorted(folder.iterdir()):
         if next(found) > _MOST:
             raise UsageError(
                 f"{way[0]} would be more than {_MOST:,} files and folders to copy",
-                "keep data in the cluster's datasets; what a link leads to is copied once for each "
-                "way there",
+                "keep data in the cluster's datasets; the target of links is copied for each link",
             )
         real, link = way[-1] / path.name, path.is_symlink()
         if link and not path.exists():
@@ -504,5 +490,5 @@ def _misleading(link: Path, where: str) -> UsageError:
 
 
 def sha256_of(path: Path) -> str:
-    """Return a file's checksum; empty where there is none."""
+    """Return a file's checksum; empty if there is no file."""
     return _sha256(path) if path.is_file() else ""
