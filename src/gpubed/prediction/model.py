@@ -62,6 +62,7 @@ class Setup:
         nics: adapters per node that carry gradients.
         algorithm: `ring`, `tree`, `auto` (the faster one, NCCL 2.4 or later) or `hierarchical`.
         input_rate: images/s that a node reads and decodes; None is no limit.
+        real_images: whether images are read and decoded, as fast as is not known: a wider interval.
         tuned: False where the link or the software is not known to be in order: a wider interval.
         shape: of a model that is not in the table.
     """
@@ -85,6 +86,7 @@ class Setup:
     nics: int = 1
     algorithm: str = "auto"
     input_rate: float | None = None
+    real_images: bool = False
     tuned: bool = True
     shape: Shape | None = None
 
@@ -136,7 +138,7 @@ class Calibration:
         contention: a ring is as fast as its slowest link; this is the standard deviation of a
             link's time per byte over its mean.
         spread: standard deviation of a rank's compute time over its mean.
-        overhead: share that Horovod's negotiation adds to the compute time.
+        overhead: share that Horovod's negotiation between nodes adds to the compute time.
         slowdown: seconds that a second of communication adds to the backward pass it overlaps.
         compute: what multiplies the compute time; 1 unless a run on this cluster was given.
         effective_bps: bit/s between two nodes that a probe measured, all adapters together.
@@ -163,6 +165,7 @@ class Calibration:
 # Standard deviations of logarithms: of a set-up that is not tuned, and after a probe.
 UNTUNED_ERROR, UNTUNED_LINK = 0.10, 0.8
 PROBED_ERROR, PROBED_LINK = 0.03, 0.1
+REAL_ERROR = 0.05  # of rates with real images in the shipped table, beside those of noise
 _MEASUREMENT = 0.01  # of a rate that calibrates
 
 
@@ -254,7 +257,7 @@ def _parts(
     """Return the seconds of a step by cause; `link` multiplies the effective rate of the link."""
     n = setup.ranks
     late = known.spread * _expected_maximum(n)
-    hooks = known.overhead if n > 1 and setup.framework == "horovod" else 0.0
+    hooks = known.overhead if setup.nodes > 1 and setup.framework == "horovod" else 0.0
     compute = t1 * (known.compute if n > 1 else 1.0) * (1 + late + hooks)
     sent = 2 if setup.compression == "fp16" else 4
     wire, latency = _costs(setup, known, link)
@@ -382,11 +385,12 @@ def _errors(setup: Setup, known: Calibration) -> tuple[float, float]:
         return 0.0, 0.0
     if known.effective_bps:
         return PROBED_ERROR, PROBED_LINK
+    real = REAL_ERROR if setup.real_images and not setup.input_rate else 0.0
     kind = setup.transport if setup.by_nccl else "cpu"
     link = known.link_error.get(kind, 0.0) if setup.nodes > 1 else 0.0
     if setup.tuned:
-        return known.error, link
-    return UNTUNED_ERROR, max(link, UNTUNED_LINK) if setup.nodes > 1 else 0.0
+        return math.hypot(known.error, real), link
+    return math.hypot(UNTUNED_ERROR, real), max(link, UNTUNED_LINK) if setup.nodes > 1 else 0.0
 
 
 _CHOICES = {

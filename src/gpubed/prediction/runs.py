@@ -100,6 +100,7 @@ def _run(row: Row) -> Run:
         fusion_bytes=0 if "before tensor fusion" in notes else None if ddp else 64 * MIB,
         cycle_s=None if ddp else 5e-3,
         sockets=16 if _AMAZON.search(network) else 1,
+        real_images=(row.get("data") or "synthetic") != "synthetic",
         tuned=not _UNTUNED.search(f"{words} {notes}") and (bool(stated) or rdma),
     )
     images = row["images_per_s"].strip()
