@@ -57,17 +57,16 @@ class Shape:
         return sum(layer.macs for layer in self.layers)
 
     @cached_property
-    def readiness(self) -> tuple[tuple[float, tuple[int, ...]], ...]:
-        """Layers with tensors in the order of the backward pass.
+    def readiness(self) -> tuple[tuple[float, int], ...]:
+        """Trained tensors in the order in which the backward pass makes their gradients.
 
-        Each has the share of the backward pass that is done when its gradients are ready, and the
-        elements of its tensors. Shares are those of multiply-adds.
+        Each has the share of the backward pass that is done when it is ready, by multiply-adds,
+        and its elements.
         """
         done, found = 0, []
         for layer in reversed(self.layers):
             done += layer.macs
-            if layer.tensors:
-                found.append((done / max(self.macs, 1), layer.tensors[::-1]))
+            found += [(done / max(self.macs, 1), size) for size in reversed(layer.tensors)]
         return tuple(found)
 
     @classmethod

@@ -38,6 +38,7 @@ PRIORS = {
 }
 # Gloo reaches 1.07 GB/s with a core (gloo#248); fitted to runs that sum on CPUs alone.
 CPU_PRIORS = {"cpu_bps": (8.6e9, 0.5)}
+UBER = "Horovod (Uber)"
 _RESIDUAL = 0.05  # standard deviation of a run's logarithm that the fit assumes
 _WEIGHT = 4.0  # runs that a source counts for, whatever it has
 
@@ -90,7 +91,10 @@ def cases() -> list[Run]:
             rate = one.images_per_s
             images = float(row["scaling_efficiency"]) * setup.ranks * rate
             run = replace(run, measured=images, setup=replace(setup, rate=rate))
-        if subset(run):
+        group = subset(run)
+        if group == "untuned" and setup.transport == "tcp" and owner(run) != UBER:
+            run = replace(run, setup=replace(run.setup, tuned=False))
+        if group:
             found.append(run)
     return found
 
@@ -98,7 +102,7 @@ def cases() -> list[Run]:
 def owner(run: Run) -> str:
     """Return who published a run."""
     source = run.row["source"]
-    names = {"Horovod": "Horovod (Uber)", "CSC": "CSC", "Pollux": "Pollux/Sia", "Gavel": "Gavel"}
+    names = {"Horovod": UBER, "CSC": "CSC", "Pollux": "Pollux/Sia", "Gavel": "Gavel"}
     known = [name for start, name in names.items() if source.startswith(start)]
     return known[0] if known else re.sub(r".*github.com/|/issues|/pull", "", run.source)
 
@@ -111,7 +115,8 @@ def fit(seen: Sequence[Run]) -> Calibration:
 
 
 def _by_cpu(run: Run) -> bool:
-    return not run.setup.by_nccl and run.setup.gpu != "cpu" and run.setup.fusion_bytes != 0
+    stated = bool(run.row["net_gbps_nominal"])
+    return stated and not run.setup.by_nccl and run.setup.fusion_bytes != 0
 
 
 def _fitted(
@@ -136,13 +141,17 @@ def _fitted(
 
 def _miss(run: Run, numbers: Calibration) -> float:
     """Return the logarithm of the predicted over the measured rate."""
-    return math.log(_one_gpu(run, numbers).images_per_s / (run.measured or math.nan))
+    step = model.step_time(_without_node(run), numbers)
+    return math.log(run.setup.ranks * run.setup.batch / step / (run.measured or math.nan))
 
 
 def _one_gpu(run: Run, numbers: Calibration) -> Prediction:
-    """Predict a run from the rate of one GPU; where only that of a node is known, from that."""
-    node = None if run.setup.rate else run.setup.node_rate
-    return model.predict(replace(run.setup, node_rate=node), numbers)
+    return model.predict(_without_node(run), numbers)
+
+
+def _without_node(run: Run) -> Setup:
+    """Return the set-up without the rate of a node, unless that of one GPU is not known."""
+    return replace(run.setup, node_rate=None if run.setup.rate else run.setup.node_rate)
 
 
 @dataclass(frozen=True)
@@ -175,19 +184,20 @@ LINEAR, ADDITIVE, POLLUX = "linear", "no overlap, line rate", "p-norm (Pollux)"
 def points(by: Callable[[Run], str] = owner) -> list[Point]:
     """Return every published run that is predicted, with its source (or what `by` says) held out."""
     known = cases()
+    fitting = {by(run) for run in known if subset(run) != "untuned" or _by_cpu(run)}
     held: dict[str, tuple[Calibration, tuple[float, ...]]] = {}
     probes = _probes(known)
     found = []
     for run in known:
-        if (out := by(run)) not in held:
+        out = by(run) if by(run) in fitting else ""  # else nothing of it is in the fit
+        if out not in held:
             rest = [one for one in known if by(one) != out]
             held[out] = fit(rest), _p_norm(rest)
         numbers, norm = held[out]
         probed = None
         if (small := probes.get(_series(run))) and small.setup.nodes < run.setup.nodes:
-            base = replace(small.setup, node_rate=None if small.setup.rate else small.setup.node_rate)
-            local = model.calibrated(base, small.measured or 0.0, numbers)
-            probed = model.predict(replace(run.setup, node_rate=base.node_rate), local)
+            local = model.calibrated(_without_node(small), small.measured or math.nan, numbers)
+            probed = model.predict(_without_node(run), local)
         alone, wire = _alone(run.setup), _on_wire(run.setup)
         others = {LINEAR: alone, ADDITIVE: alone + wire, POLLUX: _normed(run.setup, norm)}
         images = {name: run.setup.ranks * run.setup.batch / step for name, step in others.items()}
