@@ -146,17 +146,17 @@ class Calibration:
         link_error: the same of the link's effective rate, by transport (`cpu`: Gloo and MPI).
     """
 
-    tcp_share: float = 0.85
-    socket_bps: float = 48e9
-    rdma_share: float = 0.95
-    cpu_bps: float = 6e9
-    contention: float = 0.097
-    spread: float = 0.0234
-    overhead: float = 0.022
-    slowdown: float = 0.107
+    tcp_share: float = 0.8453
+    socket_bps: float = 45.89e9
+    rdma_share: float = 0.9507
+    cpu_bps: float = 8.124e9
+    contention: float = 0.1326
+    spread: float = 0.02286
+    overhead: float = 0.02212
+    slowdown: float = 0.1215
     compute: float = 1.0
     effective_bps: float | None = None
-    error: float = 0.035
+    error: float = 0.038
     link_error: dict[str, float] = field(
         default_factory=lambda: {"tcp": 0.3, "rdma": 0.12, "cpu": 0.4}
     )
