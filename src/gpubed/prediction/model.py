@@ -221,10 +221,12 @@ def calibrated(setup: Setup, images_per_s: float, known: Calibration | None = No
         images_per_s: of all ranks.
         known: the numbers to start from.
     """
-    from scipy.optimize import least_squares  # takes a second to import
+    from scipy.optimize import least_squares  # takes a second
 
     start = _by_node(setup, known or Calibration())
+    one = _rate(setup, setup.shape or shape(setup.model))
     own, link = _errors(setup, start)
+    own = math.hypot(own, one.error)
     before = effective_bps(setup, start) if setup.nodes > 1 else None
     noise = _MEASUREMENT if setup.nodes > 1 else _NODE
 
@@ -233,23 +235,20 @@ def calibrated(setup: Setup, images_per_s: float, known: Calibration | None = No
         return replace(start, compute=start.compute * math.exp(own * by[0]), effective_bps=rate)
 
     def misses(by: Sequence[float]) -> list[float]:
-        step = step_time(replace(setup, node_rate=None, rate=rate), moved(by))
+        step = step_time(replace(setup, node_rate=None, rate=one.images_per_s), moved(by))
         return [math.log(setup.ranks * setup.batch / step / images_per_s) / noise, *by]
 
-    rate = _rate(setup, setup.shape or shape(setup.model)).images_per_s
     # A link that does not limit the start has no slope there.
     tried = [least_squares(misses, [0.0, by], diff_step=1e-3) for by in (0.0, -1.0, -2.0, -3.0)]
-    return moved(min(tried, key=lambda one: one.cost).x)
+    return moved(min(tried, key=lambda each: each.cost).x)
 
 
 def _by_node(setup: Setup, known: Calibration) -> Calibration:
     """Return the calibration that predicts the rate of one node, where that is given."""
     if not setup.node_rate or setup.nodes == 1 or setup.gpus_per_node == 1:
         return known
-    one = replace(setup, nodes=1, node_rate=None, rate=setup.rate)
-    if not setup.rate:
-        one = replace(one, rate=setup.node_rate / setup.gpus_per_node)
-    return calibrated(one, setup.node_rate, known)
+    rate = setup.rate or setup.node_rate / setup.gpus_per_node
+    return calibrated(replace(setup, nodes=1, node_rate=None, rate=rate), setup.node_rate, known)
 
 
 def step_time(setup: Setup, calibration: Calibration) -> float:
@@ -409,9 +408,8 @@ def _expected_maximum(n: int) -> float:
 def _within(gpu: str) -> float | None:
     """Return bytes/s of NVLink between the GPUs of a node; None is PCIe."""
     name = gpu.lower()
-    if "pcie" in name:
-        return None
-    return next((rate for kind, rate in NVLINK_BPS.items() if name.startswith(kind)), None)
+    known = (rate for kind, rate in NVLINK_BPS.items() if kind in name and "pcie" not in name)
+    return next(known, None)
 
 
 def _rate(setup: Setup, model: Shape) -> rates.Rate:
@@ -434,7 +432,8 @@ def _errors(setup: Setup, known: Calibration) -> tuple[float, float]:
         own, link = max(own, PROBED_ERROR), PROBED_LINK if setup.tuned else PROBED_UNTUNED_LINK
     elif not setup.tuned:
         link = max(link, UNTUNED_LINK)
-    real = REAL_ERROR if setup.real_images and not setup.input_rate else 0.0
+    reads = setup.real_images and not (setup.input_rate or setup.node_rate)
+    real = REAL_ERROR if reads else 0.0
     cpu = CPU_ERROR if setup.gpu == "cpu" and setup.nodes > 1 else 0.0
     return math.hypot(own, real, cpu), link if setup.nodes > 1 else 0.0
 

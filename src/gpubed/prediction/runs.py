@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpubed.core.errors import UsageError
@@ -26,12 +26,20 @@ NEEDED = (
     "images_per_s",
 )
 # Rates of links that are named by their kind, in Gbit/s, and assumed ones.
-_KINDS = {"edr": 100, "hdr": 200, "fdr": 56, "qdr": 32, "slingshot": 200, "infiniband": 100}
+_KINDS = {
+    "edr": 100,
+    "hdr": 200,
+    "ndr": 400,
+    "fdr": 56,
+    "qdr": 32,
+    "slingshot": 200,
+    "infiniband": 100,
+}
 _ETHERNET = 10
-_RDMA = re.compile(r"rdma|roce(?!-capable)|infiniband|slingshot|aries|\b[efh]dr\b", re.I)
+_RDMA = re.compile(r"rdma|roce(?!-capable)|infiniband|slingshot|aries|\befa\b|\b[efhn]dr\b", re.I)
 # Amazon's adapters: NCCL opens 2 threads x 8 sockets (src/transport/net_socket.cc:354).
 _AMAZON = re.compile(r"\bec2\b|\baws\b|\bp[234]\.|p3dn|g4dn", re.I)
-_UNTUNED = re.compile(r"untuned|not tuned|saw |seen|single tcp flow|host bound|loader bound", re.I)
+_UNTUNED = re.compile(r"untuned|not tuned|single tcp flow", re.I)
 _HALF_BATCH, _BATCH = 128, 64  # where a table is silent
 
 
@@ -62,7 +70,7 @@ def read(rows: Sequence[Row]) -> list[Run]:
     for number, row in enumerate(rows, start=2):
         try:
             run = _run(row)
-        except (ValueError, KeyError) as error:
+        except ValueError as error:
             raise UsageError(
                 f"line {number} (row_id {row.get('row_id')}) cannot be read: {error}",
                 "write n_nodes, gpus_per_node and batch_per_gpu as numbers",
@@ -124,21 +132,25 @@ def _rate_in(network: str) -> float:
     return kinds[0] if kinds else _ETHERNET
 
 
-def _with_base(run: Run, series: Iterable[Run]) -> Run:
-    """Give a run the rates of one GPU and of one node that its series has, of the same batch."""
-    same = [
-        one
-        for one in series
-        if one.measured
-        and one.setup.nodes == 1
-        and (one.setup.batch, one.setup.precision, one.setup.model)
-        == (run.setup.batch, run.setup.precision, run.setup.model)
-    ]
-    single = [one.measured for one in same if one.setup.gpus_per_node == 1]
-    node = [one.measured for one in same if one.setup.gpus_per_node == run.setup.gpus_per_node > 1]
-    rate = statistics.median(filter(None, single)) if single else None
-    whole = statistics.median(filter(None, node)) if node else None
-    return replace(run, setup=replace(run.setup, rate=rate, node_rate=whole))
+def _with_base(run: Run, series: Sequence[Run]) -> Run:
+    """Give a run the rates of one GPU and of one node that its series has."""
+
+    def rate(gpus: int, *same: str) -> float | None:
+        """Return images/s of one node with so many GPUs; 0 takes any number, for one of them."""
+        found = [
+            one.measured / (1 if gpus else one.setup.ranks)
+            for one in series
+            if one.measured and one.setup.nodes == 1
+            if gpus in (0, one.setup.ranks)
+            if all(getattr(one.setup, name) == getattr(run.setup, name) for name in same)
+        ]
+        return statistics.median(found) if found else None
+
+    exact, near = ("model", "precision", "batch"), ("model", "precision")
+    gpus = run.setup.gpus_per_node
+    node = rate(gpus, *exact) if gpus > 1 else None
+    single = rate(1, *exact) or (None if node else rate(1, *near) or rate(0, *near))
+    return replace(run, setup=replace(run.setup, rate=single, node_rate=node))
 
 
 def filled(rows: Sequence[Row]) -> list[tuple[Run, Prediction]]:
