@@ -32,6 +32,9 @@ NVLINK_BPS = {"v100": 130e9, "p100-sxm2": 60e9, "a100": 230e9, "h100": 400e9, "h
 MIB = 2**20
 DDP_BUCKET, DDP_FIRST = 25 * MIB, 1 * MIB  # torch's bucket_cap_mb and first bucket
 HOROVOD_FUSION, HOROVOD_CYCLE = 128 * MIB, 1e-3  # since 0.21; 64 MiB and 5 ms before
+# What more TCP connections are worth, as a power of their number: 1 to 8 rings 16.5 to 30 Gbit/s
+# (nccl#209), 2 threads 36-41 of 100 (nccl#450), Amazon's 16 about 32 of 100 (arXiv:2006.10103).
+CONNECTIONS = 0.35
 TCP_SHARE = 0.94  # payload of an Ethernet frame of 1500 bytes: 1448 / 1538
 Z90 = NormalDist().inv_cdf(0.95)
 
@@ -58,7 +61,7 @@ class Setup:
             itself, None is the framework's default.
         cycle_s: Horovod's cycle time, seconds; None is its default.
         compression: `none`, or `fp16`: gradients travel as that.
-        sockets: TCP connections between two nodes; NCCL's default is 1.
+        sockets: TCP connections between two nodes; NCCL's default is 1, on Amazon's adapters 16.
         nics: adapters per node that carry gradients.
         algorithm: `ring`, `tree`, `auto` (the faster one, NCCL 2.4 or later) or `hierarchical`.
         input_rate: images/s that a node reads and decodes; None is no limit.
@@ -146,14 +149,14 @@ class Calibration:
         link_error: the same of the link's effective rate, by transport (`cpu`: Gloo and MPI).
     """
 
-    tcp_share: float = 0.8453
-    socket_bps: float = 45.89e9
-    rdma_share: float = 0.9507
-    cpu_bps: float = 8.124e9
-    contention: float = 0.1326
-    spread: float = 0.02286
-    overhead: float = 0.02212
-    slowdown: float = 0.1215
+    tcp_share: float = 0.8449
+    socket_bps: float = 44.38e9
+    rdma_share: float = 0.9424
+    cpu_bps: float = 7.962e9
+    contention: float = 0.09319
+    spread: float = 0.02394
+    overhead: float = 0.02105
+    slowdown: float = 0.1124
     compute: float = 1.0
     effective_bps: float | None = None
     error: float = 0.042
@@ -267,7 +270,7 @@ def effective_bps(setup: Setup, calibration: Calibration) -> float:
     if setup.transport == "rdma":
         wire = calibration.rdma_share * setup.link_bps
     else:
-        copies = setup.sockets * calibration.socket_bps
+        copies = setup.sockets**CONNECTIONS * calibration.socket_bps
         wire = 1 / (1 / (calibration.tcp_share * setup.link_bps) + 1 / copies)
         wire *= 1 if setup.tuned else UNTUNED_SHARE
     if not setup.by_nccl:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections import defaultdict
@@ -15,26 +16,12 @@ from gpubed.prediction.shapes import known_as
 
 Row = Mapping[str, str]
 NEEDED = (
-    "row_id",
-    "series_id",
-    "model",
-    "gpu",
-    "n_nodes",
-    "gpus_per_node",
-    "net_gbps_nominal",
-    "batch_per_gpu",
-    "images_per_s",
+    *("row_id", "series_id", "model", "gpu", "n_nodes", "gpus_per_node"),
+    *("net_gbps_nominal", "batch_per_gpu", "images_per_s"),
 )
 # Rates of links that are named by their kind, in Gbit/s, and assumed ones.
-_KINDS = {
-    "edr": 100,
-    "hdr": 200,
-    "ndr": 400,
-    "fdr": 56,
-    "qdr": 32,
-    "slingshot": 200,
-    "infiniband": 100,
-}
+_INFINIBAND = {"qdr": 32, "fdr": 56, "edr": 100, "hdr": 200, "ndr": 400}
+_KINDS = _INFINIBAND | {"slingshot": 200, "infiniband": 100}
 _ETHERNET = 10
 _RDMA = re.compile(r"rdma|roce(?!-capable)|infiniband|slingshot|aries|\befa\b|\b[efhn]dr\b", re.I)
 # Amazon's adapters: NCCL opens 2 threads x 8 sockets (src/transport/net_socket.cc:354).
@@ -69,7 +56,7 @@ def read(rows: Sequence[Row]) -> list[Run]:
     series: dict[str, list[Run]] = defaultdict(list)
     for number, row in enumerate(rows, start=2):
         try:
-            run = _run(row)
+            run = _run({name: value or "" for name, value in row.items()})
         except ValueError as error:
             raise UsageError(
                 f"line {number} (row_id {row.get('row_id')}) cannot be read: {error}",
@@ -81,9 +68,9 @@ def read(rows: Sequence[Row]) -> list[Run]:
 
 def _run(row: Row) -> Run:
     nodes, gpus = _count(row, "n_nodes"), _count(row, "gpus_per_node")
-    words = " ".join(row.get(name) or "" for name in ("sync", "framework", "network"))
-    sync = f"{row.get('sync') or ''} {row.get('framework') or ''}".lower()
-    network, notes = row.get("network") or "", row.get("notes") or ""
+    sync = f"{row.get('sync', '')} {row.get('framework', '')}".lower()
+    network, notes = row.get("network", ""), row.get("notes", "")
+    words = f"{sync} {network}"
     library = "nccl"
     if not re.search("(?<!no )nccl", sync) and re.search("gloo|mpi|cpu", sync):
         library = "gloo" if "gloo" in sync else "mpi"
@@ -99,7 +86,7 @@ def _run(row: Row) -> Run:
         gpu="cpu" if "cpu" in row["gpu"].lower() else row["gpu"],
         nodes=nodes,
         gpus_per_node=gpus,
-        batch=int(float(batch)) if batch else _HALF_BATCH if half else _BATCH,
+        batch=_count(row, "batch_per_gpu") if batch else _HALF_BATCH if half else _BATCH,
         link_bps=link * 1e9,
         transport="rdma" if rdma else "tcp",
         precision=precision if precision in ("fp32", "tf32", "amp", "fp16", "bf16") else "fp32",
@@ -111,11 +98,12 @@ def _run(row: Row) -> Run:
         real_images=(row.get("data") or "synthetic") != "synthetic",
         tuned=not _UNTUNED.search(f"{words} {notes}") and (bool(stated) or rdma),
     )
-    images = row["images_per_s"].strip()
+    images = float(row["images_per_s"].strip() or "nan")
+    if images <= 0 or link <= 0:
+        raise ValueError("rates must be above 0")
     source = row.get("source_ref") or row.get("source") or ""
-    return Run(
-        row["row_id"], row["series_id"], setup, float(images) if images else None, source, row
-    )
+    measured = None if math.isnan(images) else images
+    return Run(row["row_id"], row["series_id"], setup, measured, source, row)
 
 
 def _count(row: Row, name: str) -> int:
