@@ -13,6 +13,7 @@ FLOORS = (
     "nodes",
     "testbeds",
     "hardware",
+    "prediction",
     "engines",
     "backends",
     "configuration",
