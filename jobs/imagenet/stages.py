@@ -65,6 +65,9 @@ def cuts(traced: fx.GraphModule, images: Tensor) -> list[Cut]:
     Args:
         traced: The model, on torch's meta device.
         images: One microbatch on it.
+
+    Raises:
+        Unfit: The model's output is not one tensor.
     """
     _Measured(traced).run(images)
     numbers = {node: number for number, node in enumerate(traced.graph.nodes)}
@@ -81,8 +84,10 @@ def cuts(traced: fx.GraphModule, images: Tensor) -> list[Cut]:
         crossing = {n for n in {*crossing, node} if any(numbers[u] >= place for u in n.users)}
         if len(crossing) == 1 and not _is_overwritten(traced, *crossing):
             [value] = crossing
-            shape = tuple(getattr(value.meta["result"], "shape", ()))
-            found.append(Cut(place, numbers[value], shape, work, weights))
+            if isinstance(result := value.meta["result"], Tensor):
+                found.append(Cut(place, numbers[value], tuple(result.shape), work, weights))
+    if found[-1].place < len(nodes):
+        raise Unfit("framework=pipeline is for models with one output; take ddp or fsdp")
     return found
 
 
@@ -122,7 +127,10 @@ def divide(places: list[Cut], parts: int) -> list[Cut]:
     if division := best(0, parts):
         return [places[0], *(places[end] for end in division[2])]
     most = next(count for count in itertools.count(parts - 1, -1) if count == 0 or best(0, count))
-    raise Unfit(f"it divides into {most} parts at most, and there are {parts} ranks")
+    raise Unfit(
+        f"the model divides into {most} parts at most, and there are {parts} ranks; run it on "
+        "fewer, or with framework=fsdp"
+    )
 
 
 def part_of(traced: fx.GraphModule, start: Cut, end: Cut) -> fx.GraphModule:
@@ -194,7 +202,9 @@ class Pipeline(TorchRanks):
         try:
             traced = fx.symbolic_trace(network)
         except (fx.proxy.TraceError, TypeError) as error:
-            raise Unfit(f"it cannot be divided into layers: {error}") from error
+            raise Unfit(
+                f"framework=pipeline cannot divide this model ({error}); take ddp or fsdp"
+            ) from error
         there = torch.empty(self._images, device="meta")
         ends = divide(cuts(copy.deepcopy(traced).to("meta"), there), self.size)
         self.network = part_of(traced, *ends[self.rank : self.rank + 2]).to(self.device)
