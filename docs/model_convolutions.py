@@ -10,7 +10,9 @@ from __future__ import annotations
 import gzip
 import json
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -27,14 +29,14 @@ def convolutions(name: str) -> list[list[int | str]]:
     except NotImplementedError:  # RegNets read numbers from tensors while they are made
         network = model.make(name, 1000).to("meta")
     found: list[list[int | str]] = []
+
+    def note(place: str, part: torch.nn.Module, _given: Any, made: torch.Tensor) -> None:
+        sides = made.shape[-1], part.kernel_size[-1]
+        found.append([place, part.in_channels, part.out_channels, *sides])
+
     for place, part in network.named_modules():
         if isinstance(part, torch.nn.Conv2d) and part.groups == 1 and part.stride == (1, 1):
-
-            def note(part, _given, output, place=place):
-                sides = part.in_channels, part.out_channels, output.shape[-1], part.kernel_size[-1]
-                found.append([place, *sides])
-
-            part.register_forward_hook(note)
+            part.register_forward_hook(partial(note, place))
     size = model.image_size(name, None)
     network(torch.empty(2, 3, size, size, device="meta"))
     return found

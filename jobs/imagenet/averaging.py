@@ -1,9 +1,9 @@
-"""Ways to train on all ranks, behind one interface.
+"""Three ways to average gradients over the ranks, behind one interface.
 
-`Horovod`, `DDP` and `FSDP` average gradients; `stages.Pipeline` divides the layers. Each marks the end of a rank's own
+`Horovod`, `DDP` and `FSDP` are Horovod's and torch's own. Each marks the end of a rank's own
 backward pass (phase `compute`), and the arrival of the averages (phase `exposed_communication`):
-the time between is communication that computation could not hide. Horovod's launchers start the
-ranks in every case.
+the time between is communication that computation could not hide. `stages.Pipeline` divides the
+layers instead. Horovod's launchers start the ranks in every case.
 """
 
 from __future__ import annotations
@@ -127,16 +127,13 @@ class Averaging(ABC):
     def learn(
         self, images: Tensor, labels: Tensor, compute: Compute, loss_of: LossOf, mark: Mark
     ) -> Tensor | None:
-        """Makes the forward and backward passes of a step.
+        """Makes a step's passes, where they interleave; returns its loss, if this rank knows it.
 
         Args:
             images, labels: The batch.
             compute: Computes layers from what they are given.
-            loss_of: Loss of the outputs and labels.
-            mark: See `Clock.mark`.
-
-        Returns:
-            The mean loss, on ranks that know it.
+            loss_of: Loss of outputs and labels.
+            mark: `Clock.mark`.
         """
         raise NotImplementedError
 

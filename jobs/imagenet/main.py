@@ -39,26 +39,6 @@ ON_GPUS: tuple[tuple[str, Callable[[argparse.Namespace], bool], str], ...] = (
         "Gloo sums in one way alone",
     ),
 )
-# Settings that a pipeline does not know, with the reason.
-NOT_IN_A_PIPELINE: tuple[tuple[str, Callable[[argparse.Namespace], object], str], ...] = (
-    (
-        "precision=fp16",
-        lambda given: given.precision == "fp16",
-        "its ranks would scale the loss differently; take bf16",
-    ),
-    ("overlap=false", lambda given: not given.overlap, "it averages no gradients"),
-    (
-        "compression=fp16",
-        lambda given: given.compression == "fp16",
-        "its tensors travel in the type of precision",
-    ),
-    (
-        "backward_passes_per_step",
-        lambda given: given.backward_passes_per_step > 1,
-        "raise batch_size and microbatches instead",
-    ),
-    ("validation", lambda given: given.validation, "no rank has the whole model"),
-)
 
 
 def truth(text: str) -> bool:
@@ -132,18 +112,21 @@ def microbatches(given: argparse.Namespace, ranks: int) -> int:
 
 def pipeline_fault(given: argparse.Namespace, ranks: int) -> str:
     """Returns why a pipeline cannot train with these arguments; empty if it can."""
-    for name, asks, why in NOT_IN_A_PIPELINE:
-        if asks(given):
-            return f"{name} is not for framework=pipeline: {why}"
-    count = microbatches(given, ranks)
-    if given.batch_size % count:
-        return f"batch_size={given.batch_size} does not divide into microbatches={count}"
-    if count < ranks:
-        return (
-            f"batch_size={given.batch_size} in {count} microbatches leaves some of the {ranks} "
-            f"ranks without work: --set microbatches={ranks}, with a multiple of it as batch_size"
-        )
-    return ""
+    count, batch = microbatches(given, ranks), given.batch_size
+    faults: tuple[tuple[object, str], ...] = (
+        (given.precision == "fp16", "precision=fp16, as ranks would scale losses apart; take bf16"),
+        (not given.overlap, "overlap=false, as it averages no gradients"),
+        (given.compression == "fp16", "compression=fp16; its tensors travel as precision says"),
+        (given.backward_passes_per_step > 1, "backward_passes_per_step; raise microbatches"),
+        (given.validation, "validation, as no rank has the whole model"),
+        (batch % count, f"batch_size={batch} that does not divide into microbatches={count}"),
+        (
+            count < ranks,
+            f"batch_size={batch} in microbatches={count} on {ranks} ranks, some without work; take "
+            f"microbatches={ranks} or more, and a multiple of it as batch_size",
+        ),
+    )
+    return next((f"framework=pipeline is not for {why}" for wrong, why in faults if wrong), "")
 
 
 def averaging_of(given: argparse.Namespace) -> Averaging:

@@ -21,8 +21,8 @@ from timing import COMMUNICATION, COMPUTE
 from torch import Tensor, fx, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.optim import Optimizer
-from torch.utils.flop_counter import FlopCounterMode
 from torch.utils._pytree import tree_map_only
+from torch.utils.flop_counter import FlopCounterMode
 from torch_averaging import TorchRanks
 
 # A microbatch reads each weight twice and writes its gradient: 12 bytes, and processors and GPUs
@@ -126,11 +126,8 @@ def divide(places: list[Cut], parts: int) -> list[Cut]:
 
     if division := best(0, parts):
         return [places[0], *(places[end] for end in division[2])]
-    most = next(count for count in itertools.count(parts - 1, -1) if count == 0 or best(0, count))
-    raise Unfit(
-        f"the model divides into {most} parts at most, and there are {parts} ranks; run it on "
-        "fewer, or with framework=fsdp"
-    )
+    most = next(count for count in range(parts - 1, 0, -1) if best(0, count))
+    raise Unfit(f"this model divides into {most} parts, too few for {parts} ranks; take fewer")
 
 
 def part_of(traced: fx.GraphModule, start: Cut, end: Cut) -> fx.GraphModule:
@@ -144,11 +141,7 @@ def part_of(traced: fx.GraphModule, start: Cut, end: Cut) -> fx.GraphModule:
 
 
 class _Layers(nn.Module):
-    """A rank's layers, which return a contiguous tensor of one type.
-
-    Attributes:
-        compute: Computes layers from what they are given.
-    """
+    """A rank's layers, which return a contiguous tensor of one type."""
 
     compute: Compute
 
@@ -214,8 +207,10 @@ class Pipeline(TorchRanks):
         # A rank sends its outputs forward and the gradients of its inputs back.
         sent = [0, *(math.prod(end.shape) for end in ends[1:-1]), 0]
         self._sent = max(map(sum, itertools.pairwise(sent))) * self._dtype.itemsize
-        numbers = {name: number for number, (name, _) in enumerate(network.named_parameters())}
-        self._own = [numbers[name] for name, _ in self.network.named_parameters()]
+        names = [name for name, _ in network.named_parameters()]
+        self._weights = len(names)
+        # An optimizer's state has numbers of weights instead of their names.
+        self._own = [names.index(name) for name, _ in self.network.named_parameters()]
 
     def _make_stage(self, shapes: list[tuple[int, ...]]) -> _Stage:
         """This rank's stage; as shapes are known, ranks need not exchange them."""
@@ -253,19 +248,14 @@ class Pipeline(TorchRanks):
     def state(self) -> dict[str, Any]:
         """See `Averaging`."""
         mine = tree_map_only(Tensor, Tensor.cpu, super().state())
-        parts = self.gather((self._own, mine))
-        state = {
-            number: part["optimizer"]["state"][place]
-            for own, part in parts
-            for place, number in enumerate(own)
-            if place in part["optimizer"]["state"]
-        }
+        network: dict[str, Tensor] = {}
+        state: dict[int, Any] = {}
+        for own, part in self.gather((self._own, mine)):
+            network |= part["network"]
+            state |= {own[place]: kept for place, kept in part["optimizer"]["state"].items()}
         [group] = mine["optimizer"]["param_groups"]
-        every = sorted(number for own, _ in parts for number in own)
-        return {
-            "network": {name: value for _, part in parts for name, value in part["network"].items()},
-            "optimizer": {"state": state, "param_groups": [{**group, "params": every}]},
-        }
+        groups = [{**group, "params": list(range(self._weights))}]
+        return {"network": network, "optimizer": {"state": state, "param_groups": groups}}
 
     def restore(self, optimizer: dict[str, Any]) -> None:
         """See `Averaging`."""

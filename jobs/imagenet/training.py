@@ -341,8 +341,8 @@ class Training:
     def _check_loss(self) -> None:
         _, loss = self.losses()
         if not math.isfinite(loss):
-            begun = self.averaging.gather([loss.item() for loss in self._first_losses[:1]])
-            if (path := self.keeper.path) and not all(map(math.isfinite, sum(begun, []))):
+            begun = all(math.isfinite(loss.item()) for loss in self._first_losses[:1])
+            if (path := self.keeper.path) and not all(self.averaging.gather(begun)):
                 # A step's loss is that of the weights before it, so broken weights may have been
                 # kept with a finite loss.
                 raise Failed(
