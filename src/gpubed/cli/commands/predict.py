@@ -109,7 +109,9 @@ def _settings(
     """Predict every combination of nodes, batches and links."""
     wanted = list(
         itertools.product(
-            _listed("--link", link, parse_rate), _numbers("--batch", batch), _numbers("--nodes", nodes)
+            _listed("--link", link, parse_rate),
+            _numbers("--batch", batch),
+            _numbers("--nodes", nodes),
         )
     )
     if len(wanted) > _MOST:
@@ -215,4 +217,6 @@ def _listed(option: str, text: str, read: Callable[[Any], _T]) -> list[_T]:
     try:
         return [read(part.strip()) for part in text.split(",")]
     except ValueError as error:
-        raise UsageError(f"{option} {text!r}: {error}", f"gpubed predict --help says {option}") from None
+        raise UsageError(
+            f"{option} {text!r}: {error}", f"gpubed predict --help says {option}"
+        ) from None
