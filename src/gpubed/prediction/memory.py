@@ -155,7 +155,11 @@ def _workspaces(model: str, batch: int) -> dict[str, float]:
 def _convolutions(model: str) -> list[tuple[str, int, int, int, int]]:
     data = files("gpubed.prediction").joinpath("data/convolutions.csv.gz").read_bytes()
     rows = csv.reader(gzip.decompress(data).decode().splitlines())
-    return [(row[1], *map(int, row[2:])) for row in rows if row[0] == model]
+    return [
+        (name, int(given), int(made), int(side), int(kernel))
+        for known, name, given, made, side, kernel in rows
+        if known == model
+    ]
 
 
 def _spectrum(side: int) -> int:
