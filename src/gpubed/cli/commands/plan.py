@@ -12,9 +12,13 @@ from gpubed.cli.ui import UI
 from gpubed.cluster import doctor, removals, up
 from gpubed.cluster.events import event_file
 from gpubed.configuration import due
-from gpubed.core.errors import Refused, of_cluster
+from gpubed.core.errors import GpubedError, Refused, of_cluster
+from gpubed.core.paths import ClusterPaths
 from gpubed.engines import stack
 from gpubed.engines.embedded import ResourceEvent
+from gpubed.prediction import forecast
+from gpubed.prediction.forecast import Forecast
+from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import registry
 
 EXAMPLE = "gpubed plan lab"
@@ -52,6 +56,7 @@ def command(name: ClusterName, as_json: Json = False, engine: EngineOption = Non
     warnings = testbed.backend.warnings(plan.spec)
     warnings = [*seen.notes, *warnings, *doctor.exposed(chosen, testbed.backend)]
     warnings += [one.message for one in found if one.ok]
+    predicted, unpredicted = _predict(plan, paths)
     ui.document(
         "plan",
         {
@@ -63,7 +68,7 @@ def command(name: ClusterName, as_json: Json = False, engine: EngineOption = Non
             "node_hours": None if hours is None else round(hours, 2),
             "obstacles": list(obstacles),
             "remedies": list(remedies.values()),
-            "prediction": None,
+            "prediction": predicted and predicted.document(),
             "warnings": warnings,
         },
     )
@@ -88,10 +93,30 @@ def command(name: ClusterName, as_json: Json = False, engine: EngineOption = Non
     for group in plan.spec.nodes:
         if group.simulate:
             ui.say(f"{group.name}: GPUs are simulated ({group.simulate.model}); none computes")
+    _tell_prediction(ui, predicted, unpredicted)
     for warning in warnings:
         ui.note(warning)
     _tell_obstacles(ui, remedies)
     return Refused.exit_code if obstacles else 0
+
+
+def _predict(plan: ClusterPlan, paths: ClusterPaths) -> tuple[Forecast | None, str]:
+    """Return the forecast, or why there is none."""
+    try:
+        return forecast.of_plan(plan, paths), ""
+    except GpubedError as error:
+        return None, f"not predicted: {error.message}{f' ({error.hint})' if error.hint else ''}"
+
+
+def _tell_prediction(ui: UI, predicted: Forecast | None, why: str) -> None:
+    if predicted is None:
+        if why:
+            ui.say(why)
+        return
+    ui.say(f"predicted for {predicted.words}:")
+    ui.table(forecast.COLUMNS, predicted.table())
+    for line in predicted.lines():
+        ui.say(line)
 
 
 def _tell_obstacles(ui: UI, remedies: Mapping[str, str]) -> None:
