@@ -22,7 +22,8 @@ IMAGENET = 1_281_167
 """Images of an epoch of ImageNet (ILSVRC 2012, training set)."""
 _MOST_NODES = 64
 _LITTLE = 0.05  # of a step, or of a rate: less is not worth a word
-_PARTS = {
+PARTS = {
+    "slowdown": "computation that communication slows down",
     "exposed_communication": "communication that computation does not hide",
     "latency": "latency of the allreduce",
     "stragglers": "waiting for the slowest rank",
@@ -237,7 +238,7 @@ class Questions:
         seconds = found.parts.get(found.dominates, 0.0)
         dominates = "compute"
         if seconds > _LITTLE * found.step_s:
-            what = _PARTS.get(found.dominates, found.dominates)
+            what = PARTS.get(found.dominates, found.dominates)
             dominates = f"{what}, {seconds / found.step_s:.0%} of a step"
         return Answer(
             question,
