@@ -1,6 +1,39 @@
-"""The step time of synchronous data-parallel training, from physics and a few fitted numbers."""
+"""The step time of synchronous data-parallel training, from physics and a few fitted numbers.
 
-from dataclasses import dataclass, field
+The forward pass takes a third of a step of one GPU, the backward pass two thirds. The gradients of
+a layer are ready when the backward pass has left it; they are fused into buffers (Horovod: what is
+ready at each cycle; DDP: buckets in order) that are averaged one after the other. A step ends
+with the last buffer, or with the backward pass. Each equation and constant:
+docs/concepts/prediction.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache
+from statistics import NormalDist
+
+from gpubed.core.errors import UsageError
+from gpubed.prediction import rates
+from gpubed.prediction.shapes import Shape, shape
+
+FORWARD = 1 / 3  # of a step of one GPU
+# NCCL's cost model (NVIDIA/nccl 5067397c, src/graph/tuning.cc), protocol Simple: seconds.
+BASE_S, NVLINK_S, PCIE_S, NET_S = 8.4e-6, 3.4e-6, 5.7e-6, 14e-6
+TREE_SHARE = 0.92  # of the ring's bandwidth
+# A step over TCP beyond that: startup of 0.52 and 0.91 ms on 8 and 16 nodes at 10 Gbit/s, over
+# 2(n - 1) steps (constants in the source of HKBU-HPML/MG-WFBP), less NET_S.
+TCP_S = 20e-6
+# bytes/s of a ring within a node: NCCL's PCIe 3 x16, and measured bus bandwidths of NVLink.
+PCIE_BPS = 12e9
+NVLINK_BPS = {"v100": 130e9, "p100-sxm2": 60e9, "a100": 230e9, "h100": 400e9, "h200": 400e9}
+MIB = 2**20
+DDP_BUCKET, DDP_FIRST = 25 * MIB, 1 * MIB  # torch's bucket_cap_mb and first bucket
+HOROVOD_FUSION, HOROVOD_CYCLE = 128 * MIB, 1e-3  # since 0.21; 64 MiB and 5 ms before
+TCP_SHARE = 0.94  # payload of an Ethernet frame of 1500 bytes: 1448 / 1538
+Z90 = NormalDist().inv_cdf(0.95)
 
 
 @dataclass(frozen=True)
@@ -13,10 +46,23 @@ class Setup:
         nodes: number of nodes.
         gpus_per_node: GPUs (ranks) per node.
         batch: images per rank and step.
-        link_bps: nominal rate of the link between nodes, bit/s.
+        link_bps: nominal rate of the link between nodes, bit/s; of one adapter.
         transport: `tcp`, `rdma` or `none` (one node).
-        precision: `fp32`, `amp` (mixed) or `bf16`.
+        precision: `fp32`, `tf32`, `amp` (mixed), `fp16` or `bf16`; gradients travel as fp32.
         rate: images/s of one GPU, where known; None looks it up.
+        node_rate: images/s of one node with all its GPUs, where known; None predicts it.
+        framework: `horovod` or `ddp`.
+        library: what averages gradients: `nccl`, or `gloo` or `mpi` (on CPUs).
+        fusion_bytes: Horovod's fusion threshold or DDP's buckets, bytes; 0 averages each tensor by
+            itself, None is the framework's default.
+        cycle_s: Horovod's cycle time, seconds; None is its default.
+        compression: `none`, or `fp16`: gradients travel as that.
+        sockets: TCP connections between two nodes; NCCL's default is 1.
+        nics: adapters per node that carry gradients.
+        algorithm: `ring`, `tree`, `auto` (the faster one, NCCL 2.4 or later) or `hierarchical`.
+        input_rate: images/s that a node reads and decodes; None is no limit.
+        tuned: False where the link or the software is not known to be in order: a wider interval.
+        shape: of a model that is not in the table.
     """
 
     model: str
@@ -28,6 +74,23 @@ class Setup:
     transport: str = "tcp"
     precision: str = "fp32"
     rate: float | None = None
+    node_rate: float | None = None
+    framework: str = "horovod"
+    library: str = "nccl"
+    fusion_bytes: float | None = None
+    cycle_s: float | None = None
+    compression: str = "none"
+    sockets: int = 1
+    nics: int = 1
+    algorithm: str = "auto"
+    input_rate: float | None = None
+    tuned: bool = True
+    shape: Shape | None = None
+
+    @property
+    def ranks(self) -> int:
+        """GPUs, or processes on CPUs, of all nodes."""
+        return self.nodes * self.gpus_per_node
 
 
 @dataclass(frozen=True)
@@ -38,7 +101,8 @@ class Prediction:
         images_per_s, low, high: of all ranks together.
         step_s: seconds per step.
         efficiency: rate over `nodes x gpus_per_node` times the rate of one GPU.
-        parts: seconds of a step by cause: compute, exposed_communication, latency, stragglers, input.
+        parts: seconds of a step by cause: compute, slowdown, exposed_communication, latency,
+            stragglers, input.
         dominates: the key of the largest part beside compute.
         rate_source: where the one-GPU rate comes from.
     """
@@ -55,9 +119,238 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Fitted numbers; the shipped ones, or those that a probe measured on a cluster."""
+    """Fitted numbers; the shipped ones, or those that a probe measured on a cluster.
+
+    Attributes:
+        socket_bps: bit/s that a TCP connection of NCCL copies between GPU, host and kernel; copies
+            and the wire take turns.
+        rdma_share: of the link's rate that NCCL gets by RDMA.
+        cpu_bps: bit/s at which a CPU copies and sums gradients (Gloo, MPI).
+        spread: standard deviation of a rank's compute time over its mean.
+        overhead: share that hooks and negotiation add to the compute time of more than one rank.
+        slowdown: seconds that a second of communication adds to the backward pass it overlaps.
+        effective_bps: bit/s that a probe measured between two nodes; None is not measured.
+        error: standard deviation of the logarithm of the rate, all else known.
+        link_error: the same of the link's effective rate, by transport; `probed` after a probe.
+    """
+
+    socket_bps: float = 40e9
+    rdma_share: float = 0.95
+    cpu_bps: float = 6e9
+    spread: float = 0.02
+    overhead: float = 0.01
+    slowdown: float = 0.1
+    effective_bps: float | None = None
+    error: float = 0.04
+    link_error: dict[str, float] = field(
+        default_factory=lambda: {"tcp": 0.3, "rdma": 0.15, "cpu": 0.3, "probed": 0.1, "untuned": 0.6}
+    )
 
 
 def predict(setup: Setup, calibration: Calibration | None = None) -> Prediction:
-    """Predict one training."""
-    raise NotImplementedError
+    """Predict one training.
+
+    Raises:
+        UsageError: A value of the set-up is impossible, or its model or GPU is not in the tables.
+    """
+    _require_possible(setup)
+    known = calibration or Calibration()
+    model = setup.shape or shape(setup.model)
+    if setup.rate:
+        rate = rates.Rate(setup.rate, 0.0, "given")
+    else:
+        rate = rates.lookup(setup.gpu, setup.model, model, setup.batch, setup.precision)
+    t1 = setup.batch / rate.images_per_s
+    parts = _parts(setup, model, t1, known)
+    step = sum(parts.values())
+    images = setup.ranks * setup.batch / step
+
+    def bound(sign: int) -> float:
+        off = _link_error(setup, known) * sign * Z90
+        moved = _parts(setup, model, t1, known, link=math.exp(off)) if setup.nodes > 1 else parts
+        link = math.log(step / sum(moved.values()))
+        own = Z90 * known.error * (setup.ranks > 1)
+        # Independent errors add as squares.
+        return images * math.exp(sign * math.hypot(link, own, Z90 * rate.error))
+
+    causes = {name: value for name, value in parts.items() if name != "compute"}
+    return Prediction(
+        images_per_s=images,
+        low=bound(-1),
+        high=bound(1),
+        step_s=step,
+        efficiency=images / (setup.ranks * rate.images_per_s),
+        parts=parts,
+        dominates=max(causes, key=causes.__getitem__),
+        rate_source=rate.source,
+    )
+
+
+def effective_bps(setup: Setup, calibration: Calibration) -> float:
+    """Return the bit/s of gradients that a node sends, all adapters together."""
+    if calibration.effective_bps:
+        return calibration.effective_bps
+    if setup.transport == "rdma":
+        wire = calibration.rdma_share * setup.link_bps
+    else:
+        copies = setup.sockets * calibration.socket_bps
+        wire = 1 / (1 / (TCP_SHARE * setup.link_bps) + 1 / copies)
+    if setup.library != "nccl":
+        wire = 1 / (1 / wire + 1 / calibration.cpu_bps)
+    return setup.nics * wire
+
+
+def _parts(
+    setup: Setup, model: Shape, t1: float, known: Calibration, link: float = 1.0
+) -> dict[str, float]:
+    """Return the seconds of a step by cause; `link` multiplies the effective rate of the link."""
+    n = setup.ranks
+    late = known.spread * _expected_maximum(n)
+    hooks = known.overhead if n > 1 else 0.0
+    compute = t1 * (1 + late + hooks)
+    sent = 2 if setup.compression == "fp16" else 4
+    wire, latency = _costs(setup, known, link)
+    total = sum(sum(tensors) for _, tensors in model.readiness) * sent * wire
+    slowed = known.slowdown * min(total, compute * (1 - FORWARD)) if n > 1 else 0.0
+    forward, backward = compute * FORWARD, compute * (1 - FORWARD) + slowed
+    ready = [
+        (forward + backward * done, size * sent)
+        for done, tensors in model.readiness
+        for size in tensors
+    ]
+    end = forward + backward
+    last = last_alone = end
+    if n > 1:
+        fuse = _buckets if setup.framework == "ddp" else _cycles
+        last = max(end, fuse(setup, ready, wire, latency))
+        last_alone = max(end, fuse(setup, ready, wire, 0.0))
+    read = setup.gpus_per_node * setup.batch / setup.input_rate if setup.input_rate else 0.0
+    return {
+        "compute": t1,
+        "slowdown": t1 * hooks + slowed,
+        "stragglers": t1 * late,
+        "exposed_communication": last_alone - end,
+        "latency": last - last_alone,
+        "input": max(0.0, read - last),
+    }
+
+
+def _costs(setup: Setup, known: Calibration, link: float) -> tuple[float, float]:
+    """Return seconds per byte of gradients, and seconds of each allreduce beside."""
+    n, nodes = setup.ranks, setup.nodes
+    kind = _within(setup.gpu)
+    inner = NVLINK_S if kind else PCIE_S
+    within = 2 * (n - 1) / n / (kind or PCIE_BPS) if setup.gpus_per_node > 1 else 0.0
+    if nodes == 1:
+        return within, BASE_S + 2 * (n - 1) * inner
+    outer = NET_S + (0 if setup.transport == "rdma" else TCP_S)
+    rate = effective_bps(setup, known) * link / 8
+    ring = BASE_S + 2 * (n - nodes) * inner + 2 * (nodes - 1) * outer
+    between = 2 * (n - 1) / n / rate
+    if setup.algorithm == "hierarchical":
+        return within + 2 * (nodes - 1) / nodes / rate, ring
+    if setup.algorithm == "ring" or setup.library != "nccl":
+        return max(within, between), ring
+    tree = BASE_S + 2 * ((setup.gpus_per_node - 1) * inner + math.log2(nodes) * outer)
+    return max(within, between), min(ring, tree) if setup.algorithm == "auto" else tree
+
+
+def _cycles(
+    setup: Setup, ready: list[tuple[float, float]], wire: float, latency: float
+) -> float:
+    """Return when Horovod has averaged all: each cycle sends what is ready, in buffers."""
+    cycle = HOROVOD_CYCLE if setup.cycle_s is None else setup.cycle_s
+    limit = HOROVOD_FUSION if setup.fusion_bytes is None else setup.fusion_bytes
+    waits = setup.library != "nccl"  # the thread of cycles itself averages on CPUs
+    ends = tick = 0.0
+    at = 0
+    while at < len(ready):
+        # Cycles run on while nothing is ready.
+        first = max(ends if waits else tick, ready[at][0])
+        tick = max(tick + cycle, first + cycle / 2)
+        taken = at
+        while taken < len(ready) and ready[taken][0] <= tick:
+            taken += 1
+        for size in _filled([size for _, size in ready[at:taken]], limit):
+            ends = max(ends, tick) + latency + size * wire
+        at = taken
+    return ends
+
+
+def _buckets(
+    setup: Setup, ready: list[tuple[float, float]], wire: float, latency: float
+) -> float:
+    """Return when DDP has averaged all: buckets are sent in order, each once it is full."""
+    limit = DDP_BUCKET if setup.fusion_bytes is None else setup.fusion_bytes
+    ends = held = 0.0
+    first = min(DDP_FIRST, limit)
+    for place, (time, size) in enumerate(ready):
+        held += size
+        if held >= first or place == len(ready) - 1:
+            ends = max(ends, time) + latency + held * wire
+            held, first = 0.0, limit
+    return ends
+
+
+def _filled(sizes: list[float], limit: float) -> Iterator[float]:
+    held = 0.0
+    for size in sizes:
+        if held and held + size > limit:
+            yield held
+            held = 0.0
+        held += size
+    yield held
+
+
+@cache
+def _expected_maximum(n: int) -> float:
+    """Return the mean of the largest of n standard normal values, by Blom's approximation."""
+    return NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) if n > 1 else 0.0
+
+
+def _within(gpu: str) -> float | None:
+    """Return bytes/s of NVLink between the GPUs of a node; None is PCIe."""
+    name = gpu.lower()
+    if "pcie" in name:
+        return None
+    return next((rate for kind, rate in NVLINK_BPS.items() if name.startswith(kind)), None)
+
+
+def _link_error(setup: Setup, known: Calibration) -> float:
+    if known.effective_bps:
+        return known.link_error["probed"]
+    if not setup.tuned:
+        return known.link_error["untuned"]
+    return known.link_error["cpu" if setup.library != "nccl" else setup.transport]
+
+
+_CHOICES = {
+    "transport": ("tcp", "rdma", "none"),
+    "precision": ("fp32", "tf32", "amp", "fp16", "bf16"),
+    "framework": ("horovod", "ddp"),
+    "library": ("nccl", "gloo", "mpi"),
+    "compression": ("none", "fp16"),
+    "algorithm": ("ring", "tree", "auto", "hierarchical"),
+}
+
+
+def _require_possible(setup: Setup) -> None:
+    for name, allowed in _CHOICES.items():
+        if (value := getattr(setup, name)) not in allowed:
+            raise UsageError(f"{name} is {value!r}", f"choose one of {', '.join(allowed)}")
+    for name in ("nodes", "gpus_per_node", "batch", "sockets", "nics"):
+        if getattr(setup, name) < 1:
+            raise UsageError(f"{name} is {getattr(setup, name)}", "it must be at least 1")
+    for name in ("rate", "node_rate", "input_rate"):
+        value = getattr(setup, name)
+        if value is not None and not 0 < value < math.inf:
+            raise UsageError(f"{name} is {value}", "it must be above 0 images/s")
+    if setup.nodes > 1 and (setup.transport == "none" or not setup.link_bps > 0):
+        raise UsageError(
+            f"{setup.nodes} nodes have no link", "give its rate and transport, or one node"
+        )
+    if setup.gpu == "cpu" and setup.library == "nccl" and setup.nodes * setup.gpus_per_node > 1:
+        raise UsageError("NCCL averages between GPUs, not CPUs", "choose library gloo or mpi")
+
+
+__all__ = ["Calibration", "Prediction", "Setup", "effective_bps", "predict", "replace"]

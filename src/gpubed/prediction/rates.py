@@ -1,0 +1,161 @@
+"""Images per second of one GPU, from a table of measured rates with their sources.
+
+Rates between measured batches come from t = a + c x batch; rates of other models from their
+multiply-adds. Both widen the error.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import gzip
+import math
+import re
+import statistics
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from gpubed.core.errors import UsageError
+from gpubed.prediction.shapes import ALIASES, Shape, shape
+
+MEASURE = "give the rate (--rate), or measure it: gpubed bench lab imagenet-gpu"
+DATA = files("gpubed.prediction").joinpath("data")
+_HALF = ("amp", "fp16", "bf16")  # compute with half-precision factors; the others do not
+# Standard deviations of the logarithm of a rate: frameworks and drivers of one GPU; a batch that
+# was not measured, per doubling; another precision; another model (ConvMeter, ICPP 2024, says
+# below 18 % with fits per GPU: without them it is more).
+_ERROR, _PER_DOUBLING, _MODEL, _PRECISION = 0.10, 0.05, 0.30, 0.35
+_HALF_SPEED_UP = 2.3  # median of the table's GPUs with tensor cores that have both
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A rate; `error` is the standard deviation of its logarithm."""
+
+    images_per_s: float
+    error: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measured rate of one GPU."""
+
+    gpu: str
+    model: str
+    batch: int
+    half: bool
+    synthetic: bool
+    images_per_s: float
+    source: str
+
+
+def family(gpu: str) -> str:
+    """Return the model of a GPU without maker, memory and form: `V100-SXM2-32GB` is `v100`."""
+    name = re.sub(r"nvidia|tesla|geforce|quadro|amd|instinct|radeon", "", gpu.lower()).strip(" -")
+    found = re.match(r"(gtx |rtx )?(titan \w+|[a-z]*\d+[a-z]*)( ti| super)?", name)
+    return found[0] if found else name
+
+
+@cache
+def published() -> tuple[dict[str, str], ...]:
+    """Return the shipped rows of published scaling runs, each with its source."""
+    text = gzip.decompress(DATA.joinpath("published.csv.gz").read_bytes()).decode()
+    return tuple(csv.DictReader(text.splitlines()))
+
+
+@cache
+def table() -> tuple[Row, ...]:
+    """Return what was measured on one GPU: gpubed's own points, and published rows."""
+    own = csv.DictReader(DATA.joinpath("rates.csv").read_text().splitlines())
+    rows = [
+        Row(
+            row["gpu"],
+            row["model"],
+            int(row["batch"]),
+            row["precision"] in _HALF,
+            True,
+            float(row["images_per_s"]),
+            row["source"],
+        )
+        for row in own
+    ]
+    kept: dict[tuple[str, str, int, bool, bool, str], list[float]] = defaultdict(list)
+    for row in published():
+        if row["n_gpus"] == "1" and row["images_per_s"] and row["batch_per_gpu"]:
+            if row["grade"] == "C" or row["gpu"].startswith("("):
+                continue
+            half = row["precision"].split()[0] in _HALF
+            model = ALIASES.get(row["model"], row["model"])
+            place = row["source_ref"]
+            key = (family(row["gpu"]), model, int(row["batch_per_gpu"]), half,
+                   row["data"] == "synthetic", place)
+            kept[key].append(float(row["images_per_s"]))
+    rows += [
+        Row(*key[:5], images_per_s=statistics.median(each), source=key[5])
+        for key, each in kept.items()
+    ]
+    return tuple(rows)
+
+
+def gpus() -> list[str]:
+    """Return the GPUs with a rate."""
+    return sorted({row.gpu for row in table()})
+
+
+def lookup(gpu: str, name: str, model: Shape, batch: int, precision: str) -> Rate:
+    """Return the rate of a GPU.
+
+    Args:
+        gpu: its name, such as `v100` or `Tesla V100-SXM2-16GB`.
+        name: the model's.
+        model: its shape.
+        batch: images per step.
+        precision: what it computes in.
+
+    Raises:
+        UsageError: The table has no rate of the GPU.
+    """
+    own = [row for row in table() if row.gpu == family(gpu)]
+    if not own:
+        near = difflib.get_close_matches(family(gpu), gpus(), n=3, cutoff=0.3)
+        told = f"near it are {', '.join(near)}" if near else f"it has {', '.join(gpus())}"
+        raise UsageError(f"the table of rates has no GPU {gpu!r}; {told}", MEASURE)
+    half = precision in _HALF
+    error, factor = 0.0, 1.0
+    if not (rows := [row for row in own if row.half == half]):
+        rows, error = own, _PRECISION
+        factor = _HALF_SPEED_UP if half else 1 / _HALF_SPEED_UP
+    known = ALIASES.get(name, name)
+    if same := [row for row in rows if row.model == known]:
+        rows, source = same, ""
+    else:
+        nearest = min(
+            {row.model for row in rows}, key=lambda it: abs(math.log(shape(it).macs / model.macs))
+        )
+        rows = [row for row in rows if row.model == nearest]
+        factor *= shape(nearest).macs / model.macs
+        error, source = math.hypot(error, _MODEL), f"{nearest} by multiply-adds, "
+    rows = [row for row in rows if row.synthetic] or rows
+    away = min(abs(math.log2(batch / row.batch)) for row in rows)
+    rate = factor * _at(rows, batch)
+    closest = min(rows, key=lambda row: abs(math.log(batch / row.batch)))
+    source += f"{closest.gpu}, {closest.model}, batch {closest.batch}: {closest.source}"
+    return Rate(rate, math.hypot(error, _ERROR, _PER_DOUBLING * away), source)
+
+
+def _at(rows: list[Row], batch: int) -> float:
+    """Return the rate at a batch, from t = a + c x batch through the two nearest batches."""
+    by_batch: dict[int, list[float]] = defaultdict(list)
+    for row in rows:
+        by_batch[row.batch].append(row.images_per_s)
+    times = {size: size / statistics.median(each) for size, each in by_batch.items()}
+    one, *others = sorted(times, key=lambda size: abs(math.log(batch / size)))
+    if one == batch or not others:
+        return one / times[one]
+    other = others[0]
+    slope = max((times[one] - times[other]) / (one - other), 0.5 * times[one] / one)
+    start = max(times[one] - slope * one, 0.0)
+    return batch / (start + slope * batch) if start else one / times[one]

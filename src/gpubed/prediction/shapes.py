@@ -1,0 +1,141 @@
+"""Shapes of models: tensors, multiply-adds and activations of each layer."""
+
+from __future__ import annotations
+
+import difflib
+import gzip
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from gpubed.core.errors import UsageError
+
+ALIASES = {"resnet50v1.5": "resnet50", "bert": "bert-base", "inceptionv3": "inception3"}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer, in the order of the forward pass; figures are per image, in fp32.
+
+    Attributes:
+        name: of the module, such as `layer3.0.conv1`.
+        macs: multiply-adds of the forward pass.
+        outputs: elements of its output.
+        kept_bytes: bytes that autograd keeps for the backward pass.
+        tensors: elements of each trained tensor.
+    """
+
+    name: str
+    macs: int
+    outputs: int
+    kept_bytes: int
+    tensors: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model: `image` is the side of its images in pixels, or the tokens of its sequences."""
+
+    name: str
+    image: int
+    layers: tuple[Layer, ...]
+
+    @cached_property
+    def parameters(self) -> int:
+        """Trained weights."""
+        return sum(sum(layer.tensors) for layer in self.layers)
+
+    @cached_property
+    def macs(self) -> int:
+        """Multiply-adds of the forward pass of an image."""
+        return sum(layer.macs for layer in self.layers)
+
+    @cached_property
+    def readiness(self) -> tuple[tuple[float, tuple[int, ...]], ...]:
+        """Layers with tensors in the order of the backward pass.
+
+        Each has the share of the backward pass that is done when its gradients are ready, and the
+        elements of its tensors. Shares are those of multiply-adds.
+        """
+        done, found = 0, []
+        for layer in reversed(self.layers):
+            done += layer.macs
+            if layer.tensors:
+                found.append((done / max(self.macs, 1), layer.tensors[::-1]))
+        return tuple(found)
+
+    @classmethod
+    def of(cls, name: str, told: Mapping[str, Any]) -> Shape:
+        """Return the shape that `meta.py` printed."""
+        layers = (Layer(*row[:4], tensors=tuple(row[4])) for row in told["layers"])
+        return cls(name, int(told["image"]), tuple(layers))
+
+
+def names() -> list[str]:
+    """Return the models of the shipped table."""
+    return sorted(_table())
+
+
+@cache
+def shape(name: str) -> Shape:
+    """Return the shape of a model of the shipped table.
+
+    Raises:
+        UsageError: The table has no such model.
+    """
+    known = ALIASES.get(name, name)
+    if known not in _table():
+        near = difflib.get_close_matches(name, _table(), n=3, cutoff=0.4) or ["resnet50"]
+        raise UsageError(
+            f"the table of models has no {name!r}; near it are {', '.join(near)}",
+            f"give the module that makes it: --model-from package:function --model {name}",
+        )
+    return Shape.of(name, _table()[known])
+
+
+def from_function(place: str, python: str | None = None) -> Shape:
+    """Return the shape of the model that `package:function` or `file.py:function` makes.
+
+    The function is called on torch's meta device, without arguments; it returns a module, or a
+    module and a batch of two examples.
+
+    Args:
+        place: the function.
+        python: the interpreter that has torch; by default the first `python3` of PATH.
+
+    Raises:
+        UsageError: The function cannot be run there, or the model not be built.
+    """
+    if ":" not in place:
+        raise UsageError(f"{place!r} names no function", "write package:function or file.py:function")
+    chosen = python or shutil.which("python3") or "python3"
+    script = files("gpubed.prediction").joinpath("meta.py")
+    try:
+        done = subprocess.run(
+            [chosen, str(script), place], capture_output=True, text=True, timeout=300, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(f"{chosen} does not run {place}: {error}", "--python FILE") from None
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        hint = (
+            "name an interpreter that has torch: --python FILE"
+            if "No module named 'torch'" in last
+            else "the function must return a torch module that runs on the meta device, or that "
+            "module and a batch of two examples"
+        )
+        raise UsageError(f"{place} cannot be built on the meta device: {last}", hint)
+    return Shape.of(Path(place.partition(":")[0]).stem, json.loads(done.stdout))
+
+
+@cache
+def _table() -> dict[str, dict[str, Any]]:
+    data = files("gpubed.prediction").joinpath("data/shapes.json.gz").read_bytes()
+    found: dict[str, dict[str, Any]] = json.loads(gzip.decompress(data))
+    return found
