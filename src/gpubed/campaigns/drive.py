@@ -88,9 +88,8 @@ class Series:
                 took[point.id] = statistics.fmean(own)
         known = [*took.values()] or self.earlier
         told = {id_: one.seconds for id_, one in self.foretold.items() if one.seconds}
-        told = {id_: seconds for id_, seconds in told.items() if id_ not in took}
-        took.update(told)
-        predicted = sum(due[id_] for id_ in told)
+        predicted = sum(due[id_] for id_ in told if id_ not in took)
+        took = told | took
         guessed = sum(count for id_, count in due.items() if id_ not in took)
         if guessed and not known:
             return Progress(ended, left, None)
@@ -236,12 +235,12 @@ class Bench:
                 if (run.request.job, run.origin.uuid) == of
                 if run.state == "ok" and not run.by and run.seconds is not None
             ]
-        written = None if header is None else predictions.read(self.folder.path)
         if header is None:
-            job = self.source.campaign.job
-            self.series.foretold = predictions.foretell(self.cluster, self.points, job, self.job)
-        elif written:
-            self.series.foretold = written.points
+            name = self.source.campaign.job
+            values = [self.job.values(name, point.arguments) for point in self.points]
+            self.series.foretold = predictions.foretell(self.cluster, self.points, values)
+        else:
+            self.series.foretold = predictions.read(self.folder.path)
 
     def begin(self, *, new: bool, again_failed: bool) -> list[str]:
         """Prepare what `run` does; return what the user should know."""

@@ -14,24 +14,24 @@ from typing import Any
 
 from markupsafe import Markup
 
-from gpubed.core.errors import GpubedError, UsageError
+from gpubed.core.errors import GpubedError
 from gpubed.core.paths import assets
-from gpubed.prediction.model import Setup
-from gpubed.prediction.questions import PARTS, Questions, Row, Work
+from gpubed.prediction.questions import PARTS, Questions
 from gpubed.report import page
 
 _NODES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _LINKS = (1e9, 2.5e9, 10e9, 25e9, 40e9, 100e9)
 _BATCHES = (16, 32, 64, 128, 256)
-_DIGITS = 4
 
 
-def html(start: Setup, models: Sequence[str], gpus: Sequence[str], work: Work) -> str:
-    """Return the page; its sliders begin at a setup.
+def html(asked: Questions, models: Sequence[str], gpus: Sequence[str]) -> str:
+    """Return the page; its sliders begin at the setup that is asked about.
 
     Raises:
-        UsageError: No model has a known rate on any of the GPUs.
+        UsageError: The model or the GPU of that setup is not known.
     """
+    start = asked.row().setup
+    asked = replace(asked, setup=replace(start, rate=None))
     axes: dict[str, Sequence[Any]] = {
         "model": list(dict.fromkeys([start.model, *models])),
         "gpu": list(dict.fromkeys([start.gpu, *gpus])),
@@ -39,26 +39,22 @@ def html(start: Setup, models: Sequence[str], gpus: Sequence[str], work: Work) -
         "link_bps": _LINKS,
         "nodes": _NODES,
     }
-    asked = Questions(replace(start, rate=None), work)
-    cells = [
-        _cell(asked, dict(zip(axes, values, strict=True))) for values in product(*axes.values())
-    ]
-    if not any(cells):
-        raise UsageError(
-            f"no rate of {start.model} on {start.gpu} is known", "gpubed predict --gpus names GPUs"
-        )
-    grid = {"axes": axes, "cells": cells, "causes": list(PARTS.values()), "work": vars(work)}
+    settings = (dict(zip(axes, values, strict=True)) for values in product(*axes.values()))
+    work = {"epochs": asked.epochs, "dataset_size": asked.dataset_size}
+    cells = [_cell(asked, one) for one in settings]
+    grid = {"axes": axes, "cells": cells, "causes": list(PARTS.values()), "work": work}
     script = (assets() / "templates" / "report" / "forecast.js").read_text()
+    sliders = [
+        ("nodes", "Nodes", min(start.nodes, _NODES[-1]), _NODES[0], _NODES[-1], 1),
+        # Positions are powers of two over the smallest value.
+        ("link_bps", "Link", *_powers(start.link_bps, _LINKS)),
+        ("batch", "Batch per rank", *_powers(start.batch, _BATCHES)),
+    ]
     return page.template("forecast.html.j2").render(
-        start=start,
+        start=vars(start),
         axes=axes,
         work=work,
-        sliders=[
-            ("nodes", "Nodes", start.nodes, _NODES[0], _NODES[-1], 1),
-            # Positions are powers of two over the smallest value.
-            ("link_bps", "Link", *_powers(start.link_bps, _LINKS)),
-            ("batch", "Batch per rank", *_powers(start.batch, _BATCHES)),
-        ],
+        sliders=sliders,
         grid=page.as_json(grid),
         script=Markup(script),  # noqa: S704  # gpubed's own
         digest=page.digest(script),
@@ -66,15 +62,14 @@ def html(start: Setup, models: Sequence[str], gpus: Sequence[str], work: Work) -
 
 
 def _cell(asked: Questions, changes: dict[str, Any]) -> list[float] | None:
-    """Return images/s, the bounds of its interval, efficiency, and what dominates; None unknown."""
+    """Return images/s, its bounds, efficiency, what dominates and its share; None if unknown."""
     try:
-        row: Row = asked.row(**changes)
+        found = asked.row(**changes).prediction
     except GpubedError:
         return None
-    found = row.prediction
-    rates = [float(f"{rate:.{_DIGITS}g}") for rate in (found.images_per_s, found.low, found.high)]
-    share = found.parts.get(found.dominates, 0.0) / found.step_s
-    cause = list(PARTS).index(found.dominates) if found.dominates in PARTS else -1
+    rates = [float(f"{rate:.4g}") for rate in (found.images_per_s, found.low, found.high)]
+    share = found.parts[found.dominates] / found.step_s
+    cause = list(PARTS).index(found.dominates)
     return [*rates, round(found.efficiency, 3), cause, round(share, 3)]
 
 

@@ -67,11 +67,6 @@ def put(campaigns: Sequence[Measured]) -> Measured:
         tuple(row for part in parts for row in part.use),
         factor=factor,
         parts=parts,
-        predicted={
-            _id(factor, part.label, id_): told
-            for part in parts
-            for id_, told in part.predicted.items()
-        },
     )
 
 
@@ -189,16 +184,12 @@ def _sizes(measured: Measured) -> dict[str, int]:
     return {id_: round(size) for id_, size in told.items() if size >= 1 and size == round(size)}
 
 
-def _id(factor: str, label: str, id_: str) -> str:
-    return f"{factor}-{_OTHER.sub('_', label).strip('_')}.{id_}"
-
-
 def _point(
     point: Record, factor: str, label: str, fixed: Mapping[str, Value], sizes: Mapping[str, int]
 ) -> Record:
     place, size = {factor: label}, {RANKS: sizes[point.id]} if point.id in sizes else {}
     update: dict[str, Any] = {
-        "id": _id(factor, label, point.id),
+        "id": f"{factor}-{_OTHER.sub('_', label).strip('_')}.{point.id}",
         "settings": {**place, **point.settings, **fixed, **size, **place},
     }
     ranks = point.metrics.get("ranks")

@@ -129,20 +129,13 @@ def load(paths: ClusterPaths, name: str) -> Measured:
         Broken(reading.short(path.name), error.message.removeprefix(f"{path} "))
         for path, error in faults.items()
     ]
-    predicted = None
+    predicted: Mapping[str, Foretold] = {}
     try:
         predicted = predictions.read(folder)
     except reading.Unreadable as error:
-        path = folder / predictions.FILE
-        broken.append(Broken(path.name, error.message.removeprefix(f"{path} ")))
-    return Measured(
-        folder,
-        campaign,
-        document,
-        tuple(records[k] for k in sorted(records)),
-        tuple(broken),
-        predicted=predicted.points if predicted else {},
-    )
+        broken.append(Broken(predictions.FILE, error.message))
+    points = tuple(records[key] for key in sorted(records))
+    return Measured(folder, campaign, document, points, tuple(broken), predicted=predicted)
 
 
 def ranks(point: Record) -> list[Rank]:

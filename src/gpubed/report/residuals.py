@@ -12,20 +12,19 @@ from gpubed.core.paths import Project
 from gpubed.core.reading import Unreadable
 from gpubed.report import groups, read
 from gpubed.report.groups import Group
-from gpubed.report.read import Broken, Measured
+from gpubed.report.read import Measured
 
 METRIC = "images_per_s"
 
 
 @dataclass(frozen=True)
 class Residual:
-    """A point's mean of all repetitions beside its prediction, in images/s."""
+    """A point's prediction beside the mean of its repetitions, in images/s."""
 
+    campaign: str  # with its cluster: lab/smoke
+    group: Group
     measured: float
     predicted: Foretold
-    group: Group
-    cluster: str
-    campaign: str
 
     @property
     def difference(self) -> float:
@@ -39,18 +38,10 @@ class Residual:
 
     def document(self) -> dict[str, Any]:
         """Return the residual for JSON."""
-        told = self.predicted
-        return {
-            "cluster": self.cluster,
-            "campaign": self.campaign,
-            "id": self.group.id,
-            "measured": self.measured,
-            "predicted": told.images_per_s,
-            "low": told.low,
-            "high": told.high,
-            "difference": self.difference,
-            "inside": self.is_inside,
-        }
+        told = self.predicted.model_dump(include={METRIC, "low", "high"})
+        told |= {"predicted": told.pop(METRIC), "measured": self.measured}
+        told |= {"campaign": self.campaign, "id": self.group.id}
+        return told | {"difference": self.difference, "inside": self.is_inside}
 
 
 def of(measured: Measured, found: Iterable[Group]) -> Iterator[Residual]:
@@ -58,40 +49,37 @@ def of(measured: Measured, found: Iterable[Group]) -> Iterator[Residual]:
     for group in found:
         mean, told = group.mean(METRIC), measured.predicted.get(group.id)
         if told and mean and mean > groups.LEAST:
-            campaign = measured.of(group.settings).campaign
-            yield Residual(mean, told, group, campaign.cluster, campaign.name)
+            campaign = f"{measured.folder.parents[1].name}/{measured.campaign.name}"
+            yield Residual(campaign, group, mean, told)
 
 
-def history(project: Project) -> tuple[list[Residual], list[str], list[Broken]]:
-    """Return the residuals of all campaigns of a controller.
-
-    Returns:
-        The residuals; the campaigns without written predictions, as `cluster/campaign`; and what
-        could not be read.
-    """
-    found, without, broken = list[Residual](), list[str](), list[Broken]()
+def history(project: Project) -> tuple[list[Residual], list[str]]:
+    """Return the residuals of all campaigns of a controller, and why others are left out."""
+    found, left_out = list[Residual](), list[str]()
     for paths in map(project.cluster, project.known()):
         for name in read.names(paths):
             try:
                 measured = read.load(paths, name)
             except Unreadable as error:
-                broken.append(Broken(f"{paths.name}/{name}", error.message))
+                left_out.append(error.message)
                 continue
-            broken += measured.broken
             found += of(measured, groups.made(measured))
-            without += [] if measured.predicted else [f"{paths.name}/{name}"]
-    return found, without, broken
+            left_out += [
+                f"{one.file} of {paths.name}/{name}: {one.reason}" for one in measured.broken
+            ]
+            if not measured.predicted:
+                left_out.append(f"{paths.name}/{name} began without predictions")
+    return found, left_out
 
 
 def summary(residuals: Sequence[Residual]) -> dict[str, Any]:
-    """Return the number of residuals, the median of their absolute size, and the coverage."""
+    """Return how many there are, the median of their absolute differences, and the coverage."""
     sizes = [abs(one.difference) for one in residuals]
-    inside = sum(one.is_inside for one in residuals)
+    inside = [one.is_inside for one in residuals]
     return {
         "points": len(sizes),
         "median_difference": statistics.median(sizes) if sizes else None,
-        "inside": inside,
-        "coverage": inside / len(sizes) if sizes else None,
+        "coverage": statistics.fmean(inside) if sizes else None,
     }
 
 
@@ -103,6 +91,6 @@ def words(residuals: Sequence[Residual]) -> str:
     worst = max(residuals, key=lambda one: abs(one.difference))
     return (
         f"Predictions differ from what was measured by {found['median_difference']:.1%} in the "
-        f"median, {worst.difference:+.1%} at worst ({worst.group.named()}); {found['inside']} of "
-        f"{found['points']} points are inside the 90 % interval."
+        f"median, {worst.difference:+.1%} at worst ({worst.group.named()}); the 90 % interval has "
+        f"{found['coverage']:.0%} of {found['points']} points."
     )

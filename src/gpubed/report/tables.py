@@ -11,7 +11,6 @@ from gpubed.configuration import usage
 from gpubed.core import holm
 from gpubed.core.units import duration
 from gpubed.jobs.metrics import formatted
-from gpubed.prediction.questions import figure
 from gpubed.report import summary, wording
 from gpubed.report.analysis import Analysis
 from gpubed.report.groups import Group
@@ -45,7 +44,6 @@ def made(analysis: Analysis) -> list[Table]:
     """Return the tables that have rows."""
     mark = " (simulated GPUs)" if analysis.measured.simulated else ""
     measured = [_results(analysis), _scaling(analysis), _limits(analysis), _ratios(analysis)]
-    measured.append(_predictions(analysis))
     again = "The same command goes on with them."
     missing = [[one] for one in analysis.missing]
     broken = [[one.file, one.reason] for one in analysis.measured.broken]
@@ -178,29 +176,6 @@ def _ratios(analysis: Analysis) -> Table:
     note = holm.told(count) if count > 1 else ""
     title = f"Ratios of {wording.metric(analysis.throughput or '')}"
     return Table(title, ("", "over", "with", "ratio", "p", "differs"), rows, note)
-
-
-def _predictions(analysis: Analysis) -> Table:
-    rows = [
-        [
-            one.group.named(),
-            *map(figure, (one.measured, one.predicted.images_per_s)),
-            f"{figure(one.predicted.low)} to {figure(one.predicted.high)}",
-            f"{one.difference:+.1%}",
-            "in" if one.is_inside else "out",
-        ]
-        for one in analysis.residuals
-    ]
-    columns = (
-        "point",
-        "measured, images/s",
-        "predicted",
-        "90 % interval",
-        "difference",
-        "in or out",
-    )
-    note = "Predictions were written to prediction.json before the campaign's first point."
-    return Table("Predictions", columns, rows, note)
 
 
 def _failed(analysis: Analysis) -> Table:

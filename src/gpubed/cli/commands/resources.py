@@ -8,7 +8,7 @@ from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.core.errors import UsageError
 from gpubed.prediction import forecast
-from gpubed.prediction.questions import Row, figure
+from gpubed.prediction.questions import Row
 from gpubed.spec.sections import Experiment
 from gpubed.testbeds import registry
 from gpubed.testbeds.specification import load_plan
@@ -32,53 +32,29 @@ def command(
     paths = find(name)
     plan = load_plan(paths.spec)
     offers = registry.bound(plan.backend, paths).resources(plan.spec)
-    experiment = _experiment(for_) or plan.spec.experiment
+    experiment = _experiment(for_) if for_ else plan.spec.experiment
     found = forecast.of_offers(plan, experiment, offers) if experiment else {}
-    offers = sorted(offers, key=lambda offer: -_rate(found.get(offer.name)))
-    rows = [(offer, found.get(offer.name)) for offer in offers]
-    told = {"prediction": None}
-    ui.document(
-        "resources",
-        {
-            "offers": [
-                asdict(o) | (told | {"prediction": row.document()} if row else told)
-                for o, row in rows
-            ]
-        },
-    )
-    ui.table(
-        ("machine", "free", "total", "GPUs", "GPU", *(["images/s (90 %)"] * bool(found)), "note"),
-        [
-            (
-                offer.name,
-                *("?" if n is None else n for n in (offer.free, offer.total, offer.gpus)),
-                offer.gpu_model,
-                *([_written(row)] * bool(found)),
-                offer.note,
-            )
-            for offer, row in rows
-        ],
-    )
+    offers.sort(key=lambda offer: -found[offer.name].rate if offer.name in found else 0)
+    told = {name: row.document() for name, row in found.items()}
+    documents = [{**asdict(one), "prediction": told.get(one.name)} for one in offers]
+    ui.document("resources", {"offers": documents})
+    counts = ((o, ("?" if n is None else n for n in (o.free, o.total, o.gpus))) for o in offers)
+    rows = [(o.name, *each, o.gpu_model, o.note, _rate(found.get(o.name))) for o, each in counts]
+    columns = ["machine", "free", "total", "GPUs", "GPU", "note"]
+    if found:
+        columns.append("images/s (90 %)")
+    ui.table(columns, [row[: len(columns)] for row in rows])
     if experiment and not found:
-        ui.note("no rate is predicted: no free machine names a GPU with a known rate")
+        ui.note("no rate is predicted: no free machine has a GPU that the table of rates knows")
     return 0
 
 
-def _experiment(given: str | None) -> Experiment | None:
-    if given is None:
-        return None
+def _experiment(given: str) -> Experiment:
     model, _, batch = given.partition(":")
-    if not model or not (batch or "32").isdecimal() or batch == "0":
-        raise UsageError(f"--for {given!r} is no MODEL:BATCH", "--for resnet50:64")
+    if not model or not (batch or "1").isdecimal() or batch.strip("0") == "" != batch:
+        raise UsageError(f"--for {given!r} is not MODEL:BATCH", "--for resnet50:64")
     return Experiment(model=model, batch=int(batch or 32))
 
 
-def _rate(row: Row | None) -> float:
-    return row.prediction.images_per_s if row else 0.0
-
-
-def _written(row: Row | None) -> str:
-    if row is None:
-        return ""
-    low, high = figure(row.prediction.low), figure(row.prediction.high)
-    return f"{figure(_rate(row))} on {row.setup.nodes} ({low} to {high})"
+def _rate(row: Row | None) -> str:
+    return f"{row.cells[1]} on {row.setup.nodes} ({row.cells[2]})" if row else ""
