@@ -52,7 +52,8 @@ class Setup:
         rate: images/s of one GPU, where known; None looks it up.
         node_rate: images/s of one node with all its GPUs, where known; None predicts it.
         framework: `horovod` or `ddp`.
-        library: what averages gradients: `nccl`, or `gloo` or `mpi` (on CPUs).
+        library: what averages gradients: `nccl` (the default on GPUs), or `gloo` (the default
+            without) or `mpi`, which sum on CPUs.
         fusion_bytes: Horovod's fusion threshold or DDP's buckets, bytes; 0 averages each tensor by
             itself, None is the framework's default.
         cycle_s: Horovod's cycle time, seconds; None is its default.
@@ -76,7 +77,7 @@ class Setup:
     rate: float | None = None
     node_rate: float | None = None
     framework: str = "horovod"
-    library: str = "nccl"
+    library: str | None = None
     fusion_bytes: float | None = None
     cycle_s: float | None = None
     compression: str = "none"
@@ -91,6 +92,11 @@ class Setup:
     def ranks(self) -> int:
         """GPUs, or processes on CPUs, of all nodes."""
         return self.nodes * self.gpus_per_node
+
+    @property
+    def by_nccl(self) -> bool:
+        """Whether NCCL averages gradients on GPUs; else CPUs do."""
+        return self.library == "nccl" or (self.library is None and self.gpu != "cpu")
 
 
 @dataclass(frozen=True)
@@ -122,29 +128,42 @@ class Calibration:
     """Fitted numbers; the shipped ones, or those that a probe measured on a cluster.
 
     Attributes:
+        tcp_share: of the link's rate that TCP carries; frames of 1500 bytes leave 0.94 of it.
         socket_bps: bit/s that a TCP connection of NCCL copies between GPU, host and kernel; copies
             and the wire take turns.
         rdma_share: of the link's rate that NCCL gets by RDMA.
         cpu_bps: bit/s at which a CPU copies and sums gradients (Gloo, MPI).
+        contention: a ring is as fast as its slowest link; this is the standard deviation of a
+            link's time per byte over its mean.
         spread: standard deviation of a rank's compute time over its mean.
-        overhead: share that hooks and negotiation add to the compute time of more than one rank.
+        overhead: share that Horovod's negotiation adds to the compute time.
         slowdown: seconds that a second of communication adds to the backward pass it overlaps.
-        effective_bps: bit/s that a probe measured between two nodes; None is not measured.
+        compute: what multiplies the compute time; 1 unless a run on this cluster was given.
+        effective_bps: bit/s between two nodes that a probe measured, all adapters together.
         error: standard deviation of the logarithm of the rate, all else known.
-        link_error: the same of the link's effective rate, by transport; `probed` after a probe.
+        link_error: the same of the link's effective rate, by transport (`cpu`: Gloo and MPI).
     """
 
-    socket_bps: float = 40e9
+    tcp_share: float = 0.85
+    socket_bps: float = 48e9
     rdma_share: float = 0.95
     cpu_bps: float = 6e9
-    spread: float = 0.02
-    overhead: float = 0.01
-    slowdown: float = 0.1
+    contention: float = 0.097
+    spread: float = 0.0234
+    overhead: float = 0.022
+    slowdown: float = 0.107
+    compute: float = 1.0
     effective_bps: float | None = None
-    error: float = 0.04
+    error: float = 0.035
     link_error: dict[str, float] = field(
-        default_factory=lambda: {"tcp": 0.3, "rdma": 0.15, "cpu": 0.3, "probed": 0.1, "untuned": 0.6}
+        default_factory=lambda: {"tcp": 0.3, "rdma": 0.12, "cpu": 0.4}
     )
+
+
+# Standard deviations of logarithms: of a set-up that is not tuned, and after a probe.
+UNTUNED_ERROR, UNTUNED_LINK = 0.10, 0.8
+PROBED_ERROR, PROBED_LINK = 0.03, 0.1
+_MEASUREMENT = 0.01  # of a rate that calibrates
 
 
 def predict(setup: Setup, calibration: Calibration | None = None) -> Prediction:
@@ -156,22 +175,21 @@ def predict(setup: Setup, calibration: Calibration | None = None) -> Prediction:
     _require_possible(setup)
     known = calibration or Calibration()
     model = setup.shape or shape(setup.model)
-    if setup.rate:
-        rate = rates.Rate(setup.rate, 0.0, "given")
-    else:
-        rate = rates.lookup(setup.gpu, setup.model, model, setup.batch, setup.precision)
+    rate = _rate(setup, model)
+    if setup.node_rate and setup.gpus_per_node > 1 and setup.nodes > 1:
+        one = replace(setup, nodes=1, node_rate=None, rate=rate.images_per_s)
+        known = calibrated(one, setup.node_rate, known)
     t1 = setup.batch / rate.images_per_s
     parts = _parts(setup, model, t1, known)
     step = sum(parts.values())
     images = setup.ranks * setup.batch / step
+    own, link = _errors(setup, known)
 
     def bound(sign: int) -> float:
-        off = _link_error(setup, known) * sign * Z90
-        moved = _parts(setup, model, t1, known, link=math.exp(off)) if setup.nodes > 1 else parts
-        link = math.log(step / sum(moved.values()))
-        own = Z90 * known.error * (setup.ranks > 1)
+        moved = _parts(setup, model, t1, known, link=math.exp(sign * Z90 * link))
+        by_link = math.log(step / sum(moved.values()))
         # Independent errors add as squares.
-        return images * math.exp(sign * math.hypot(link, own, Z90 * rate.error))
+        return images * math.exp(sign * math.hypot(by_link, Z90 * own, Z90 * rate.error))
 
     causes = {name: value for name, value in parts.items() if name != "compute"}
     return Prediction(
@@ -186,16 +204,46 @@ def predict(setup: Setup, calibration: Calibration | None = None) -> Prediction:
     )
 
 
+def calibrated(setup: Setup, images_per_s: float, known: Calibration | None = None) -> Calibration:
+    """Return a calibration that predicts a measured run: of one node, or a probe on a few.
+
+    The link's rate and the compute time move, each by as much as it was uncertain.
+
+    Args:
+        setup: what was measured.
+        images_per_s: of all ranks.
+        known: the numbers to start from.
+    """
+    from scipy.optimize import least_squares  # takes a second to import
+
+    start = known or Calibration()
+    model = setup.shape or shape(setup.model)
+    t1 = setup.batch / _rate(setup, model).images_per_s
+    own, link = _errors(setup, start)
+    before = effective_bps(setup, start) if setup.nodes > 1 else None
+
+    def moved(by: list[float]) -> Calibration:
+        rate = before * math.exp(link * by[1]) if before else None
+        return replace(start, compute=start.compute * math.exp(own * by[0]), effective_bps=rate)
+
+    def misses(by: list[float]) -> list[float]:
+        step = sum(_parts(setup, model, t1, moved(by)).values())
+        off = math.log(setup.ranks * setup.batch / step / images_per_s)
+        return [off / _MEASUREMENT, *by]
+
+    return moved(list(least_squares(misses, [0.0, 0.0], diff_step=1e-3).x))
+
+
 def effective_bps(setup: Setup, calibration: Calibration) -> float:
-    """Return the bit/s of gradients that a node sends, all adapters together."""
+    """Return the bit/s of gradients between two nodes, all adapters together."""
     if calibration.effective_bps:
         return calibration.effective_bps
     if setup.transport == "rdma":
         wire = calibration.rdma_share * setup.link_bps
     else:
         copies = setup.sockets * calibration.socket_bps
-        wire = 1 / (1 / (TCP_SHARE * setup.link_bps) + 1 / copies)
-    if setup.library != "nccl":
+        wire = 1 / (1 / (calibration.tcp_share * setup.link_bps) + 1 / copies)
+    if not setup.by_nccl:
         wire = 1 / (1 / wire + 1 / calibration.cpu_bps)
     return setup.nics * wire
 
@@ -206,8 +254,8 @@ def _parts(
     """Return the seconds of a step by cause; `link` multiplies the effective rate of the link."""
     n = setup.ranks
     late = known.spread * _expected_maximum(n)
-    hooks = known.overhead if n > 1 else 0.0
-    compute = t1 * (1 + late + hooks)
+    hooks = known.overhead if n > 1 and setup.framework == "horovod" else 0.0
+    compute = t1 * (known.compute if n > 1 else 1.0) * (1 + late + hooks)
     sent = 2 if setup.compression == "fp16" else 4
     wire, latency = _costs(setup, known, link)
     total = sum(sum(tensors) for _, tensors in model.readiness) * sent * wire
@@ -227,7 +275,7 @@ def _parts(
     read = setup.gpus_per_node * setup.batch / setup.input_rate if setup.input_rate else 0.0
     return {
         "compute": t1,
-        "slowdown": t1 * hooks + slowed,
+        "slowdown": compute - t1 * (1 + late) + slowed,
         "stragglers": t1 * late,
         "exposed_communication": last_alone - end,
         "latency": last - last_alone,
@@ -244,12 +292,15 @@ def _costs(setup: Setup, known: Calibration, link: float) -> tuple[float, float]
     if nodes == 1:
         return within, BASE_S + 2 * (n - 1) * inner
     outer = NET_S + (0 if setup.transport == "rdma" else TCP_S)
-    rate = effective_bps(setup, known) * link / 8
+    payload = TCP_SHARE if setup.transport == "tcp" else 1.0
+    most = max(payload * setup.link_bps * setup.nics, effective_bps(setup, known))
+    slowest = 1 + known.contention * (_expected_maximum(nodes) - _expected_maximum(2))
+    rate = min(effective_bps(setup, known) * link, most) / 8 / slowest
     ring = BASE_S + 2 * (n - nodes) * inner + 2 * (nodes - 1) * outer
     between = 2 * (n - 1) / n / rate
     if setup.algorithm == "hierarchical":
         return within + 2 * (nodes - 1) / nodes / rate, ring
-    if setup.algorithm == "ring" or setup.library != "nccl":
+    if setup.algorithm == "ring" or not setup.by_nccl:
         return max(within, between), ring
     tree = BASE_S + 2 * ((setup.gpus_per_node - 1) * inner + math.log2(nodes) * outer)
     return max(within, between), min(ring, tree) if setup.algorithm == "auto" else tree
@@ -261,7 +312,7 @@ def _cycles(
     """Return when Horovod has averaged all: each cycle sends what is ready, in buffers."""
     cycle = HOROVOD_CYCLE if setup.cycle_s is None else setup.cycle_s
     limit = HOROVOD_FUSION if setup.fusion_bytes is None else setup.fusion_bytes
-    waits = setup.library != "nccl"  # the thread of cycles itself averages on CPUs
+    waits = not setup.by_nccl  # the thread of cycles itself averages on CPUs
     ends = tick = 0.0
     at = 0
     while at < len(ready):
@@ -316,19 +367,33 @@ def _within(gpu: str) -> float | None:
     return next((rate for kind, rate in NVLINK_BPS.items() if name.startswith(kind)), None)
 
 
-def _link_error(setup: Setup, known: Calibration) -> float:
+def _rate(setup: Setup, model: Shape) -> rates.Rate:
+    """Return the one-GPU rate: given, from the node's, or from the table."""
+    if setup.rate:
+        return rates.Rate(setup.rate, 0.0, "given")
+    if setup.node_rate:
+        return rates.Rate(setup.node_rate / setup.gpus_per_node, 0.02, "given rate of a node")
+    return rates.lookup(setup.gpu, setup.model, model, setup.batch, setup.precision)
+
+
+def _errors(setup: Setup, known: Calibration) -> tuple[float, float]:
+    """Return standard deviations of the logarithm: of the rate, and of the link's rate."""
+    if setup.ranks == 1:
+        return 0.0, 0.0
     if known.effective_bps:
-        return known.link_error["probed"]
-    if not setup.tuned:
-        return known.link_error["untuned"]
-    return known.link_error["cpu" if setup.library != "nccl" else setup.transport]
+        return PROBED_ERROR, PROBED_LINK
+    kind = setup.transport if setup.by_nccl else "cpu"
+    link = known.link_error.get(kind, 0.0) if setup.nodes > 1 else 0.0
+    if setup.tuned:
+        return known.error, link
+    return UNTUNED_ERROR, max(link, UNTUNED_LINK) if setup.nodes > 1 else 0.0
 
 
 _CHOICES = {
     "transport": ("tcp", "rdma", "none"),
     "precision": ("fp32", "tf32", "amp", "fp16", "bf16"),
     "framework": ("horovod", "ddp"),
-    "library": ("nccl", "gloo", "mpi"),
+    "library": (None, "nccl", "gloo", "mpi"),
     "compression": ("none", "fp16"),
     "algorithm": ("ring", "tree", "auto", "hierarchical"),
 }
@@ -337,7 +402,7 @@ _CHOICES = {
 def _require_possible(setup: Setup) -> None:
     for name, allowed in _CHOICES.items():
         if (value := getattr(setup, name)) not in allowed:
-            raise UsageError(f"{name} is {value!r}", f"choose one of {', '.join(allowed)}")
+            raise UsageError(f"{name} is {value!r}", f"choose one of {', '.join(filter(None, allowed))}")
     for name in ("nodes", "gpus_per_node", "batch", "sockets", "nics"):
         if getattr(setup, name) < 1:
             raise UsageError(f"{name} is {getattr(setup, name)}", "it must be at least 1")
@@ -349,8 +414,7 @@ def _require_possible(setup: Setup) -> None:
         raise UsageError(
             f"{setup.nodes} nodes have no link", "give its rate and transport, or one node"
         )
-    if setup.gpu == "cpu" and setup.library == "nccl" and setup.nodes * setup.gpus_per_node > 1:
+    if setup.gpu == "cpu" and setup.library == "nccl":
         raise UsageError("NCCL averages between GPUs, not CPUs", "choose library gloo or mpi")
 
 
-__all__ = ["Calibration", "Prediction", "Setup", "effective_bps", "predict", "replace"]
