@@ -50,7 +50,9 @@ def test_the_smallest_batch_that_hides_communication_leaves_five_percent_of_it()
         return (parts["exposed_communication"] + parts["latency"]) / row.prediction.step_s
 
     assert share(answer.best) <= 0.05
-    assert all(share(row) > 0.05 for row in answer.rows if row.setup.batch < answer.best.setup.batch)
+    assert all(
+        share(row) > 0.05 for row in answer.rows if row.setup.batch < answer.best.setup.batch
+    )
     assert f"Batch {answer.best.setup.batch} per rank hides" in answer.words
 
 

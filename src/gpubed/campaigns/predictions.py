@@ -174,7 +174,6 @@ def _setup(cluster: Cluster, point: Point, values: Mapping[str, Any], known: Kno
         precision=_PRECISIONS[values["precision"]],
         rate=rate,
         framework=values["framework"],
-        library="gloo" if gpu == "cpu" else "nccl",
         fusion_bytes=None if fusion is None else fusion * model.MIB,
         cycle_s=None if cycle is None else cycle / 1000,
         compression=values["compression"],

@@ -41,7 +41,7 @@ def of_plan(
         why = "the rate of the nodes' links is not known"
         raise UsageError(why, "declare networks.experiment.rate, or experiment.link")
     gpu = experiment.gpu or _gpu(plan, paths)
-    setup = replace(asked.setup, gpu=gpu, library="gloo" if gpu == "cpu" else "nccl")
+    setup = replace(asked.setup, gpu=gpu)
     rate = measured(setup)
     if gpu == "cpu" and rate is None:
         raise UsageError(
