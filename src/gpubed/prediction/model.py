@@ -10,7 +10,7 @@ docs/concepts/prediction.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from statistics import NormalDist
@@ -62,6 +62,7 @@ class Setup:
         nics: adapters per node that carry gradients.
         algorithm: `ring`, `tree`, `auto` (the faster one, NCCL 2.4 or later) or `hierarchical`.
         input_rate: images/s that a node reads and decodes; None is no limit.
+        real_images: whether images are read and decoded, as fast as is not known: a wider interval.
         tuned: False where the link or the software is not known to be in order: a wider interval.
         shape: of a model that is not in the table.
     """
@@ -85,6 +86,7 @@ class Setup:
     nics: int = 1
     algorithm: str = "auto"
     input_rate: float | None = None
+    real_images: bool = False
     tuned: bool = True
     shape: Shape | None = None
 
@@ -136,7 +138,7 @@ class Calibration:
         contention: a ring is as fast as its slowest link; this is the standard deviation of a
             link's time per byte over its mean.
         spread: standard deviation of a rank's compute time over its mean.
-        overhead: share that Horovod's negotiation adds to the compute time.
+        overhead: share that Horovod's negotiation between nodes adds to the compute time.
         slowdown: seconds that a second of communication adds to the backward pass it overlaps.
         compute: what multiplies the compute time; 1 unless a run on this cluster was given.
         effective_bps: bit/s between two nodes that a probe measured, all adapters together.
@@ -160,9 +162,13 @@ class Calibration:
     )
 
 
+# TCP that is not known to be tuned reaches this share of what tuned TCP does, in the middle of
+# the untuned runs of the shipped table: 0.1 to 0.7.
+UNTUNED_SHARE = 0.3
 # Standard deviations of logarithms: of a set-up that is not tuned, and after a probe.
 UNTUNED_ERROR, UNTUNED_LINK = 0.10, 0.8
 PROBED_ERROR, PROBED_LINK = 0.03, 0.1
+REAL_ERROR = 0.05  # of rates with real images in the shipped table, beside those of noise
 _MEASUREMENT = 0.01  # of a rate that calibrates
 
 
@@ -176,9 +182,7 @@ def predict(setup: Setup, calibration: Calibration | None = None) -> Prediction:
     known = calibration or Calibration()
     model = setup.shape or shape(setup.model)
     rate = _rate(setup, model)
-    if setup.node_rate and setup.gpus_per_node > 1 and setup.nodes > 1:
-        one = replace(setup, nodes=1, node_rate=None, rate=rate.images_per_s)
-        known = calibrated(one, setup.node_rate, known)
+    known = _by_node(setup, known)
     t1 = setup.batch / rate.images_per_s
     parts = _parts(setup, model, t1, known)
     step = sum(parts.values())
@@ -216,22 +220,41 @@ def calibrated(setup: Setup, images_per_s: float, known: Calibration | None = No
     """
     from scipy.optimize import least_squares  # takes a second to import
 
-    start = known or Calibration()
-    model = setup.shape or shape(setup.model)
-    t1 = setup.batch / _rate(setup, model).images_per_s
+    start = _by_node(setup, known or Calibration())
     own, link = _errors(setup, start)
     before = effective_bps(setup, start) if setup.nodes > 1 else None
 
-    def moved(by: list[float]) -> Calibration:
+    def moved(by: Sequence[float]) -> Calibration:
         rate = before * math.exp(link * by[1]) if before else None
         return replace(start, compute=start.compute * math.exp(own * by[0]), effective_bps=rate)
 
-    def misses(by: list[float]) -> list[float]:
-        step = sum(_parts(setup, model, t1, moved(by)).values())
-        off = math.log(setup.ranks * setup.batch / step / images_per_s)
-        return [off / _MEASUREMENT, *by]
+    def misses(by: Sequence[float]) -> list[float]:
+        step = step_time(replace(setup, node_rate=None, rate=rate), moved(by))
+        return [math.log(setup.ranks * setup.batch / step / images_per_s) / _MEASUREMENT, *by]
 
-    return moved(list(least_squares(misses, [0.0, 0.0], diff_step=1e-3).x))
+    rate = _rate(setup, setup.shape or shape(setup.model)).images_per_s
+    # A link that does not limit the start has no slope there.
+    tried = [least_squares(misses, [0.0, by], diff_step=1e-3) for by in (0.0, -1.0, -2.0, -3.0)]
+    return moved(min(tried, key=lambda one: one.cost).x)
+
+
+def _by_node(setup: Setup, known: Calibration) -> Calibration:
+    """Return the calibration that predicts the rate of one node, where that is given."""
+    if not setup.node_rate or setup.nodes == 1 or setup.gpus_per_node == 1:
+        return known
+    one = replace(setup, nodes=1, node_rate=None, rate=setup.rate)
+    if not setup.rate:
+        one = replace(one, rate=setup.node_rate / setup.gpus_per_node)
+    return calibrated(one, setup.node_rate, known)
+
+
+def step_time(setup: Setup, calibration: Calibration) -> float:
+    """Return the seconds of a step of a set-up whose one-GPU or one-node rate is given."""
+    model = setup.shape or shape(setup.model)
+    t1 = setup.batch / _rate(setup, model).images_per_s
+    known = _by_node(setup, calibration)
+    passes = _passes(setup, model, t1, known, 1.0)
+    return max(_averaged(setup, model, *passes), _read(setup))
 
 
 def effective_bps(setup: Setup, calibration: Calibration) -> float:
@@ -243,6 +266,7 @@ def effective_bps(setup: Setup, calibration: Calibration) -> float:
     else:
         copies = setup.sockets * calibration.socket_bps
         wire = 1 / (1 / (calibration.tcp_share * setup.link_bps) + 1 / copies)
+        wire *= 1 if setup.tuned else UNTUNED_SHARE
     if not setup.by_nccl:
         wire = 1 / (1 / wire + 1 / calibration.cpu_bps)
     return setup.nics * wire
@@ -252,35 +276,56 @@ def _parts(
     setup: Setup, model: Shape, t1: float, known: Calibration, link: float = 1.0
 ) -> dict[str, float]:
     """Return the seconds of a step by cause; `link` multiplies the effective rate of the link."""
-    n = setup.ranks
-    late = known.spread * _expected_maximum(n)
-    hooks = known.overhead if n > 1 and setup.framework == "horovod" else 0.0
-    compute = t1 * (known.compute if n > 1 else 1.0) * (1 + late + hooks)
-    sent = 2 if setup.compression == "fp16" else 4
-    wire, latency = _costs(setup, known, link)
-    total = sum(sum(tensors) for _, tensors in model.readiness) * sent * wire
-    slowed = known.slowdown * min(total, compute * (1 - FORWARD)) if n > 1 else 0.0
-    forward, backward = compute * FORWARD, compute * (1 - FORWARD) + slowed
-    ready = [
-        (forward + backward * done, size * sent)
-        for done, tensors in model.readiness
-        for size in tensors
-    ]
+    late = t1 * known.spread * _expected_maximum(setup.ranks)
+    forward, backward, wire, latency = _passes(setup, model, t1, known, link)
     end = forward + backward
-    last = last_alone = end
-    if n > 1:
-        fuse = _buckets if setup.framework == "ddp" else _cycles
-        last = max(end, fuse(setup, ready, wire, latency))
-        last_alone = max(end, fuse(setup, ready, wire, 0.0))
-    read = setup.gpus_per_node * setup.batch / setup.input_rate if setup.input_rate else 0.0
+    last = _averaged(setup, model, forward, backward, wire, latency)
+    alone = _averaged(setup, model, forward, backward, wire, 0.0)
     return {
         "compute": t1,
-        "slowdown": compute - t1 * (1 + late) + slowed,
-        "stragglers": t1 * late,
-        "exposed_communication": last_alone - end,
-        "latency": last - last_alone,
-        "input": max(0.0, read - last),
+        "slowdown": end - t1 - late,
+        "stragglers": late,
+        "exposed_communication": alone - end,
+        "latency": last - alone,
+        "input": max(0.0, _read(setup) - last),
     }
+
+
+def _passes(
+    setup: Setup, model: Shape, t1: float, known: Calibration, link: float
+) -> tuple[float, float, float, float]:
+    """Return seconds of forward and backward pass, per byte of gradients, and per allreduce."""
+    n = setup.ranks
+    if n == 1:
+        return t1 * FORWARD, t1 * (1 - FORWARD), 0.0, 0.0
+    hooks = known.overhead if setup.nodes > 1 and setup.framework == "horovod" else 0.0
+    compute = t1 * (known.compute * (1 + hooks) + known.spread * _expected_maximum(n))
+    wire, latency = _costs(setup, known, link)
+    total = model.parameters * _sent(setup) * wire
+    backward = compute * (1 - FORWARD)
+    return compute * FORWARD, backward + known.slowdown * min(total, backward), wire, latency
+
+
+def _averaged(
+    setup: Setup, model: Shape, forward: float, backward: float, wire: float, latency: float
+) -> float:
+    """Return when all gradients are averaged: with the backward pass, or after it."""
+    if setup.ranks == 1:
+        return forward + backward
+    sent = _sent(setup)
+    ready = [(forward + backward * done, size * sent) for done, size in model.readiness]
+    fuse = _buckets if setup.framework == "ddp" else _cycles
+    return max(forward + backward, fuse(setup, ready, wire, latency))
+
+
+def _sent(setup: Setup) -> int:
+    """Return the bytes that a gradient travels as."""
+    return 2 if setup.compression == "fp16" else 4
+
+
+def _read(setup: Setup) -> float:
+    """Return the seconds in which a node reads the images of a step."""
+    return setup.gpus_per_node * setup.batch / setup.input_rate if setup.input_rate else 0.0
 
 
 def _costs(setup: Setup, known: Calibration, link: float) -> tuple[float, float]:
@@ -382,11 +427,12 @@ def _errors(setup: Setup, known: Calibration) -> tuple[float, float]:
         return 0.0, 0.0
     if known.effective_bps:
         return PROBED_ERROR, PROBED_LINK
+    real = REAL_ERROR if setup.real_images and not setup.input_rate else 0.0
     kind = setup.transport if setup.by_nccl else "cpu"
     link = known.link_error.get(kind, 0.0) if setup.nodes > 1 else 0.0
     if setup.tuned:
-        return known.error, link
-    return UNTUNED_ERROR, max(link, UNTUNED_LINK) if setup.nodes > 1 else 0.0
+        return math.hypot(known.error, real), link
+    return math.hypot(UNTUNED_ERROR, real), max(link, UNTUNED_LINK) if setup.nodes > 1 else 0.0
 
 
 _CHOICES = {

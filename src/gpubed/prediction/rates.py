@@ -18,7 +18,7 @@ from functools import cache
 from importlib.resources import files
 
 from gpubed.core.errors import UsageError
-from gpubed.prediction.shapes import ALIASES, Shape, shape
+from gpubed.prediction.shapes import Shape, known_as, shape
 
 MEASURE = "give the rate (--rate), or measure it: gpubed bench lab imagenet-gpu"
 DATA = files("gpubed.prediction").joinpath("data")
@@ -88,7 +88,7 @@ def table() -> tuple[Row, ...]:
             if row["grade"] == "C" or row["gpu"].startswith("("):
                 continue
             half = row["precision"].split()[0] in _HALF
-            model = ALIASES.get(row["model"], row["model"])
+            model = known_as(row["model"])
             place = row["source_ref"]
             key = (family(row["gpu"]), model, int(row["batch_per_gpu"]), half,
                    row["data"] == "synthetic", place)
@@ -128,7 +128,7 @@ def lookup(gpu: str, name: str, model: Shape, batch: int, precision: str) -> Rat
     if not (rows := [row for row in own if row.half == half]):
         rows, error = own, _PRECISION
         factor = _HALF_SPEED_UP if half else 1 / _HALF_SPEED_UP
-    known = ALIASES.get(name, name)
+    known = known_as(name)
     if same := [row for row in rows if row.model == known]:
         rows, source = same, ""
     else:

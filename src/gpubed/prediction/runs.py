@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from gpubed.core.errors import UsageError
 from gpubed.prediction import rates
-from gpubed.prediction.model import MIB, Setup
-from gpubed.prediction.shapes import ALIASES
+from gpubed.prediction.model import MIB, Prediction, Setup, calibrated, predict
+from gpubed.prediction.shapes import known_as
 
 Row = Mapping[str, str]
 NEEDED = (
@@ -87,7 +87,7 @@ def _run(row: Row) -> Run:
     half = precision in ("amp", "fp16", "bf16")
     batch = row["batch_per_gpu"].strip()
     setup = Setup(
-        model=ALIASES.get(row["model"], row["model"]),
+        model=known_as(row["model"]),
         gpu="cpu" if "cpu" in row["gpu"].lower() else row["gpu"],
         nodes=nodes,
         gpus_per_node=gpus,
@@ -100,6 +100,7 @@ def _run(row: Row) -> Run:
         fusion_bytes=0 if "before tensor fusion" in notes else None if ddp else 64 * MIB,
         cycle_s=None if ddp else 5e-3,
         sockets=16 if _AMAZON.search(network) else 1,
+        real_images=(row.get("data") or "synthetic") != "synthetic",
         tuned=not _UNTUNED.search(f"{words} {notes}") and (bool(stated) or rdma),
     )
     images = row["images_per_s"].strip()
@@ -136,6 +137,38 @@ def _with_base(run: Run, series: Iterable[Run]) -> Run:
     rate = statistics.median(filter(None, single)) if single else None
     whole = statistics.median(filter(None, node)) if node else None
     return replace(run, setup=replace(run.setup, rate=rate, node_rate=whole))
+
+
+def filled(rows: Sequence[Row]) -> list[tuple[Run, Prediction]]:
+    """Predict the rows of a table that have no `images_per_s`.
+
+    A measured run of the same series on two or more nodes, the fewest, serves as a probe.
+
+    Raises:
+        UsageError: As `read`, or a row's model or GPU is in no table.
+    """
+    known = read(rows)
+    probes: dict[tuple[object, ...], Run] = {}
+    for run in known:
+        one = probes.get(_alike(run))
+        if run.measured and run.setup.nodes > 1 and (not one or run.setup.nodes < one.setup.nodes):
+            probes[_alike(run)] = run
+    found = []
+    for run in known:
+        if run.measured:
+            continue
+        probe = probes.get(_alike(run))
+        try:
+            local = calibrated(probe.setup, probe.measured or 0.0) if probe else None
+            found.append((run, predict(run.setup, local)))
+        except UsageError as error:
+            raise UsageError(f"row {run.row_id}: {error.message}", error.hint) from None
+    return found
+
+
+def _alike(run: Run) -> tuple[object, ...]:
+    one = run.setup
+    return run.series, one.model, one.gpu, one.batch, one.precision, one.gpus_per_node
 
 
 def published() -> list[Run]:

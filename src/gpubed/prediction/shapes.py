@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import gzip
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -16,7 +17,14 @@ from typing import Any
 
 from gpubed.core.errors import UsageError
 
-ALIASES = {"resnet50v1.5": "resnet50", "bert": "bert-base", "inceptionv3": "inception3"}
+# Names of published tables, without signs between words; TensorFlow's Inception v3 has no
+# auxiliary head.
+_ALIASES = {
+    "resnet50v1.5": "resnet50",
+    "resnet50v1": "resnet50",
+    "bert": "bert-base",
+    "inceptionv3": "inception3",
+}
 
 
 @dataclass(frozen=True)
@@ -57,17 +65,16 @@ class Shape:
         return sum(layer.macs for layer in self.layers)
 
     @cached_property
-    def readiness(self) -> tuple[tuple[float, tuple[int, ...]], ...]:
-        """Layers with tensors in the order of the backward pass.
+    def readiness(self) -> tuple[tuple[float, int], ...]:
+        """Trained tensors in the order in which the backward pass makes their gradients.
 
-        Each has the share of the backward pass that is done when its gradients are ready, and the
-        elements of its tensors. Shares are those of multiply-adds.
+        Each has the share of the backward pass that is done when it is ready, by multiply-adds,
+        and its elements.
         """
         done, found = 0, []
         for layer in reversed(self.layers):
             done += layer.macs
-            if layer.tensors:
-                found.append((done / max(self.macs, 1), layer.tensors[::-1]))
+            found += [(done / max(self.macs, 1), size) for size in reversed(layer.tensors)]
         return tuple(found)
 
     @classmethod
@@ -82,6 +89,15 @@ def names() -> list[str]:
     return sorted(_table())
 
 
+def known_as(name: str) -> str:
+    """Return the name of a model in the table, such as `resnet50` for `ResNet-50 v1.5`."""
+    if name in _table():
+        return name
+    plain = re.sub(r"[-_ ]", "", name.lower())
+    same = {re.sub("[-_]", "", each): each for each in _table()}
+    return _ALIASES.get(plain) or same.get(plain, name)
+
+
 @cache
 def shape(name: str) -> Shape:
     """Return the shape of a model of the shipped table.
@@ -89,9 +105,9 @@ def shape(name: str) -> Shape:
     Raises:
         UsageError: The table has no such model.
     """
-    known = ALIASES.get(name, name)
+    known = known_as(name)
     if known not in _table():
-        near = difflib.get_close_matches(name, _table(), n=3, cutoff=0.4) or ["resnet50"]
+        near = difflib.get_close_matches(name.lower(), _table(), n=3, cutoff=0.4) or ["resnet50"]
         raise UsageError(
             f"the table of models has no {name!r}; near it are {', '.join(near)}",
             f"give the module that makes it: --model-from package:function --model {name}",
