@@ -10,10 +10,8 @@ from typer.testing import CliRunner
 from gpubed import cli
 from gpubed.campaigns import matrix, predictions
 from gpubed.campaigns.predictions import Foretold
-from gpubed.core.paths import Project
 from gpubed.jobs.runs import record
 from gpubed.nodes.ssh import SSH
-from gpubed.report import residuals
 from support import measurements
 from support.bench_verb import bench
 from support.samples import granted_cluster, sample_origin

@@ -10,6 +10,7 @@ from typing import Any
 from gpubed.campaigns.predictions import Foretold
 from gpubed.core.paths import Project
 from gpubed.core.reading import Unreadable
+from gpubed.prediction.questions import figure
 from gpubed.report import groups, read
 from gpubed.report.groups import Group
 from gpubed.report.read import Measured
@@ -35,6 +36,15 @@ class Residual:
     def is_inside(self) -> bool:
         """Whether the measured rate is in the 90 % interval of the prediction."""
         return self.predicted.low <= self.measured <= self.predicted.high
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The residual as text: campaign, point, measured, predicted, interval, in or out."""
+        told = self.predicted
+        interval = f"{figure(told.low)} to {figure(told.high)}"
+        numbers = figure(self.measured), figure(told.images_per_s), interval
+        inside = "in" if self.is_inside else "out"
+        return self.campaign, self.group.named(), *numbers, f"{self.difference:+.1%}", inside
 
     def document(self) -> dict[str, Any]:
         """Return the residual for JSON."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,10 +13,13 @@ from typer import Option
 
 from gpubed.cli.options import Json
 from gpubed.cli.ui import UI
+from gpubed.core import files
 from gpubed.core.errors import UsageError
+from gpubed.core.paths import Project
 from gpubed.core.units import format_rate, parse_rate
-from gpubed.prediction import model, runs, shapes
+from gpubed.prediction import model, questions, rates, runs, shapes
 from gpubed.prediction.model import Calibration, Prediction, Setup
+from gpubed.prediction.questions import Answer, Questions
 
 EXAMPLE = "gpubed predict --gpu v100 --nodes 1-10 --link '1 Gbit/s,10 Gbit/s'"
 PLACE = ("Experiments", 15)
@@ -34,7 +37,9 @@ def command(
     nodes: str = Option("1-10", "--nodes", help="Numbers of nodes: 4, or 1-10, or 1,2,4."),
     gpus: int = Option(1, "--gpus-per-node", help="Ranks of each node."),
     batch: str = Option("64", "--batch", help="Images per rank and step; several, as nodes."),
-    link: str = Option("10 Gbit/s", "--link", help="Rate between nodes; several with commas."),
+    link: str = Option(
+        "10 Gbit/s", "--link", "--links", help="Rate between nodes; several with commas."
+    ),
     transport: str = Option("tcp", "--transport", help="tcp or rdma."),
     precision: str = Option("fp32", "--precision", help="fp32, tf32, amp, fp16 or bf16."),
     rate: float | None = Option(None, "--rate", help="Images/s of one GPU, where you know it."),
@@ -61,6 +66,22 @@ def command(
     measured_link: str | None = Option(
         None, "--measured-link", help="What an allreduce carried between two nodes: 6 Gbit/s."
     ),
+    target: float | None = Option(
+        None, "--target", help="Images/s: which nodes and link reach it at the least node-hours?"
+    ),
+    hide: bool = Option(False, "--hide-communication", help="Which batch does?"),
+    epochs: int | None = Option(
+        None, "--epochs", min=1, help="How many hours and node-hours do they take?"
+    ),
+    dataset_size: int = Option(
+        1_281_167, "--dataset-size", min=1, help="Images of an epoch, ImageNet's if left out."
+    ),
+    page: Path | None = Option(
+        None, "--page", metavar="FILE", help="Write a page with sliders for all of these."
+    ),
+    history: bool = Option(
+        False, "--history", help="How far predictions of all campaigns here were off."
+    ),
     table: Path | None = Option(
         None, "--table", help="CSV of runs: predicts those without images_per_s."
     ),
@@ -71,6 +92,8 @@ def command(
     ui = UI(as_json)
     if validate:
         return _validate(ui)
+    if history:
+        return _history(ui)
     if table:
         return _table(ui, table)
     setup = Setup(
@@ -100,24 +123,34 @@ def command(
         else None,
     )
     measured = _listed("--measured-link", measured_link, parse_rate)[0] if measured_link else None
-    return _settings(ui, setup, nodes, batch, link, Calibration(effective_bps=measured))
+    links = [float(one) for one in _listed("--link", link, parse_rate)]
+    batches, counts = _numbers("--batch", batch), _numbers("--nodes", nodes)
+    setup = replace(setup, nodes=max(counts), batch=batches[0], link_bps=links[0])
+    asked = Questions(setup, epochs or 90, dataset_size, Calibration(effective_bps=measured))
+    if page:
+        return _page(ui, page, asked)
+    answers = []
+    if target is not None:
+        answers.append(asked.reach(target, links if len(links) > 1 else questions.LINKS))
+    if len(links) > 1 and target is None:
+        answers.append(asked.compare_links(links))
+    if hide:
+        answers.append(asked.hide())
+    if epochs:
+        answers.append(asked.cost())
+    return _settings(ui, asked, itertools.product(links, batches, counts), answers)
 
 
 def _settings(
-    ui: UI, setup: Setup, nodes: str, batch: str, link: str, calibration: Calibration
+    ui: UI, asked: Questions, wanted: Iterable[tuple[float, int, int]], answers: list[Answer]
 ) -> int:
-    """Predict every combination of nodes, batches and links."""
-    wanted = list(
-        itertools.product(
-            _listed("--link", link, parse_rate), _numbers("--batch", batch), _numbers("--nodes", nodes)
-        )
-    )
-    if len(wanted) > _MOST:
-        raise UsageError(f"{len(wanted)} rows are too many", f"ask for {_MOST} at most")
-    found: list[tuple[Setup, Prediction]] = []
+    """Predict combinations of links, batches and nodes, and print answers."""
+    setup, found = asked.setup, list[tuple[Setup, Prediction]]()
     for rate, images, count in wanted:
-        one = replace(setup, link_bps=float(rate), batch=images, nodes=count)
-        found.append((one, model.predict(one, calibration)))
+        if len(found) == _MOST:
+            raise UsageError("these are too many rows", f"ask for {_MOST} at most")
+        one = replace(setup, link_bps=rate, batch=images, nodes=count)
+        found.append((one, model.predict(one, asked.calibration)))
     rows = [
         {
             "nodes": one.nodes,
@@ -128,12 +161,40 @@ def _settings(
         }
         for one, predicted in found
     ]
-    ui.document("predict", {"model": setup.model, "gpu": setup.gpu, "rows": rows})
+    told = [answer.document() for answer in answers]
+    ui.document("predict", {"model": setup.model, "gpu": setup.gpu, "rows": rows, "answers": told})
     ui.table(
         ["nodes", "link", "batch", "images/s", "90 %", "step", "efficiency", "beside compute"],
         [_row(one, predicted) for one, predicted in found],
     )
     ui.say(f"one-GPU rate: {found[0][1].rate_source}")
+    for line in itertools.chain.from_iterable(answer.lines() for answer in answers):
+        ui.say(line)
+    return 0
+
+
+def _page(ui: UI, path: Path, asked: Questions) -> int:
+    from gpubed.report import forecast_page  # loads the report's libraries
+
+    own = () if asked.setup.shape else ("resnet50", "resnet101", "vgg16", "inception3")
+    content = forecast_page.html(asked, own, rates.gpus())
+    files.write(path, content.encode())
+    ui.document("predict", {"page": str(path.absolute())})
+    ui.say(f"page: {path.absolute()}", whole=True)
+    return 0
+
+
+def _history(ui: UI) -> int:
+    from gpubed.report import residuals  # loads the report's libraries
+
+    found, left_out = residuals.history(Project.find())
+    rows = [one.document() for one in found]
+    ui.document("predict", {"rows": rows, **residuals.summary(found), "left_out": left_out})
+    columns = ("campaign", "point", "measured", "predicted", "90 % interval", "difference", "")
+    ui.table(columns, [one.cells for one in found])
+    for line in left_out:
+        ui.note(f"left out: {line}")
+    ui.say(residuals.words(found) or "no campaign of this controller was predicted yet")
     return 0
 
 
@@ -215,4 +276,6 @@ def _listed(option: str, text: str, read: Callable[[Any], _T]) -> list[_T]:
     try:
         return [read(part.strip()) for part in text.split(",")]
     except ValueError as error:
-        raise UsageError(f"{option} {text!r}: {error}", f"gpubed predict --help says {option}") from None
+        raise UsageError(
+            f"{option} {text!r}: {error}", f"gpubed predict --help says {option}"
+        ) from None
