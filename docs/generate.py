@@ -28,6 +28,7 @@ from gpubed.spec.schema import json_schema
 REFERENCE = Path(__file__).parent / "reference"
 KEYS: dict[str, Any] = runpy.run_path(str(REFERENCE.parent / "keys.py"))
 CHECKS: dict[str, Any] = runpy.run_path(str(REFERENCE.parent / "checks.py"))
+PREDICTION: dict[str, Any] = runpy.run_path(str(REFERENCE.parent / "prediction.py"))
 MARK = "<!-- Written by `make docs` from the code. -->\n\n"
 
 
@@ -50,7 +51,9 @@ def pages() -> dict[str, str]:
         "performance.md": MARK + performance(),
         "experiment.md": MARK + measured("experiment"),
         "endurance.md": MARK + measured("endurance"),
+        "prediction.md": MARK + PREDICTION["page"](),
         **{f"../images/{name}": picture for name, picture in pictures().items()},
+        **{f"../images/{name}": picture for name, picture in PREDICTION["pictures"]().items()},
     }
 
 

@@ -1,1 +1,1 @@
-"""What a training will give on a cluster: rate, step time, efficiency, memory, each with an interval."""
+"""What a training will give on a cluster: rate, step time, memory, each with an interval."""

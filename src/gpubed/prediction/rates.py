@@ -90,8 +90,14 @@ def table() -> tuple[Row, ...]:
             half = row["precision"].split()[0] in _HALF
             model = known_as(row["model"])
             place = row["source_ref"]
-            key = (family(row["gpu"]), model, int(row["batch_per_gpu"]), half,
-                   row["data"] == "synthetic", place)
+            key = (
+                family(row["gpu"]),
+                model,
+                int(row["batch_per_gpu"]),
+                half,
+                row["data"] == "synthetic",
+                place,
+            )
             kept[key].append(float(row["images_per_s"]))
     rows += [
         Row(*key[:5], images_per_s=statistics.median(each), source=key[5])

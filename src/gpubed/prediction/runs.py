@@ -105,7 +105,9 @@ def _run(row: Row) -> Run:
     )
     images = row["images_per_s"].strip()
     source = row.get("source_ref") or row.get("source") or ""
-    return Run(row["row_id"], row["series_id"], setup, float(images) if images else None, source, row)
+    return Run(
+        row["row_id"], row["series_id"], setup, float(images) if images else None, source, row
+    )
 
 
 def _count(row: Row, name: str) -> int:
@@ -124,7 +126,7 @@ def _rate_in(network: str) -> float:
 
 def _with_base(run: Run, series: Iterable[Run]) -> Run:
     """Give a run the rates of one GPU and of one node that its series has, of the same batch."""
-    alike = [
+    same = [
         one
         for one in series
         if one.measured
@@ -132,8 +134,8 @@ def _with_base(run: Run, series: Iterable[Run]) -> Run:
         and (one.setup.batch, one.setup.precision, one.setup.model)
         == (run.setup.batch, run.setup.precision, run.setup.model)
     ]
-    single = [one.measured for one in alike if one.setup.gpus_per_node == 1]
-    node = [one.measured for one in alike if one.setup.gpus_per_node == run.setup.gpus_per_node > 1]
+    single = [one.measured for one in same if one.setup.gpus_per_node == 1]
+    node = [one.measured for one in same if one.setup.gpus_per_node == run.setup.gpus_per_node > 1]
     rate = statistics.median(filter(None, single)) if single else None
     whole = statistics.median(filter(None, node)) if node else None
     return replace(run, setup=replace(run.setup, rate=rate, node_rate=whole))
@@ -150,14 +152,14 @@ def filled(rows: Sequence[Row]) -> list[tuple[Run, Prediction]]:
     known = read(rows)
     probes: dict[tuple[object, ...], Run] = {}
     for run in known:
-        one = probes.get(_alike(run))
+        one = probes.get(alike(run))
         if run.measured and run.setup.nodes > 1 and (not one or run.setup.nodes < one.setup.nodes):
-            probes[_alike(run)] = run
+            probes[alike(run)] = run
     found = []
     for run in known:
         if run.measured:
             continue
-        probe = probes.get(_alike(run))
+        probe = probes.get(alike(run))
         try:
             local = calibrated(probe.setup, probe.measured or 0.0) if probe else None
             found.append((run, predict(run.setup, local)))
@@ -166,7 +168,8 @@ def filled(rows: Sequence[Row]) -> list[tuple[Run, Prediction]]:
     return found
 
 
-def _alike(run: Run) -> tuple[object, ...]:
+def alike(run: Run) -> tuple[object, ...]:
+    """Return what runs share that differ in their number of nodes only."""
     one = run.setup
     return run.series, one.model, one.gpu, one.batch, one.precision, one.gpus_per_node
 

@@ -129,7 +129,9 @@ def from_function(place: str, python: str | None = None) -> Shape:
         UsageError: The function cannot be run there, or the model not be built.
     """
     if ":" not in place:
-        raise UsageError(f"{place!r} names no function", "write package:function or file.py:function")
+        raise UsageError(
+            f"{place!r} names no function", "write package:function or file.py:function"
+        )
     chosen = python or shutil.which("python3") or "python3"
     script = files("gpubed.prediction").joinpath("meta.py")
     try:

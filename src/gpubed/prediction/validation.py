@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -68,7 +68,8 @@ def subset(run: Run) -> str:
         and re.search(r"horovod|torch ddp", f"{row['sync']} {row['framework']}", re.I) is not None
         and row["data"] == "synthetic"
         and row["grade"] in "AB"
-        and re.search(r"untuned|before tensor fusion|competitor", f"{row['sync']} {row['notes']}") is None
+        and re.search(r"untuned|before tensor fusion|competitor", f"{row['sync']} {row['notes']}")
+        is None
         and not row["source"].startswith(("Pollux", "Gavel"))
     )
     if not ours:
@@ -86,7 +87,11 @@ def cases() -> list[Run]:
     found = []
     for run in runs.published():
         row, setup = run.row, run.setup
-        if run.measured is None and row["scaling_efficiency"] and row["source"].startswith("Horovod"):
+        if (
+            run.measured is None
+            and row["scaling_efficiency"]
+            and row["source"].startswith("Horovod")
+        ):
             one = rates.lookup(setup.gpu, setup.model, shape(setup.model), setup.batch, "fp32")
             rate = one.images_per_s
             images = float(row["scaling_efficiency"]) * setup.ranks * rate
@@ -178,24 +183,29 @@ class Point:
     others: dict[str, float]
 
 
+GROUPS = {
+    "tuned": "tuned, link stated",
+    "assumed": "tuned, InfiniBand's rate assumed",
+    "untuned": "untuned or not comparable",
+}
 LINEAR, ADDITIVE, POLLUX = "linear", "no overlap, line rate", "p-norm (Pollux)"
 
 
-def points(by: Callable[[Run], str] = owner) -> list[Point]:
-    """Return every published run that is predicted, with its source (or what `by` says) held out."""
+def points(by: Callable[[Run], str] = owner, groups: Sequence[str] = tuple(GROUPS)) -> list[Point]:
+    """Return the runs of some groups, predicted with their source (or what `by` says) held out."""
     known = cases()
     fitting = {by(run) for run in known if subset(run) != "untuned" or _by_cpu(run)}
     held: dict[str, tuple[Calibration, tuple[float, ...]]] = {}
-    probes = _probes(known)
+    probes = {runs.alike(run): run for run in known if run.setup.nodes == 2}
     found = []
-    for run in known:
+    for run in (run for run in known if subset(run) in groups):
         out = by(run) if by(run) in fitting else ""  # else nothing of it is in the fit
         if out not in held:
             rest = [one for one in known if by(one) != out]
             held[out] = fit(rest), _p_norm(rest)
         numbers, norm = held[out]
         probed = None
-        if (small := probes.get(_series(run))) and small.setup.nodes < run.setup.nodes:
+        if (small := probes.get(runs.alike(run))) and small.setup.nodes < run.setup.nodes:
             local = model.calibrated(_without_node(small), small.measured or math.nan, numbers)
             probed = model.predict(_without_node(run), local)
         alone, wire = _alone(run.setup), _on_wire(run.setup)
@@ -203,15 +213,6 @@ def points(by: Callable[[Run], str] = owner) -> list[Point]:
         images = {name: run.setup.ranks * run.setup.batch / step for name, step in others.items()}
         found.append(Point(run, subset(run), _one_gpu(run, numbers), probed, images))
     return found
-
-
-def _series(run: Run) -> tuple[object, ...]:
-    one = run.setup
-    return owner(run), run.series, one.model, one.batch, one.precision, one.gpus_per_node
-
-
-def _probes(known: Iterable[Run]) -> dict[tuple[object, ...], Run]:
-    return {_series(run): run for run in known if run.setup.nodes == 2}
 
 
 def _alone(setup: Setup) -> float:
@@ -227,7 +228,10 @@ def _on_wire(setup: Setup) -> float:
 
 
 def _normed(setup: Setup, norm: Sequence[float]) -> float:
-    """Return Pollux's (T_grad^g + T_sync^g)^(1/g), with T_sync = a + b (nodes - 2) + wire / share."""
+    """Return Pollux's (T_grad^g + T_sync^g)^(1/g).
+
+    T_sync = a + b (nodes - 2) + wire / share; the wire's part is not Pollux's, which knows no link.
+    """
     start, slope, share_tcp, share_rdma, power = norm
     share = share_rdma if setup.transport == "rdma" else share_tcp
     sync = start + slope * (setup.nodes - 2) + _on_wire(setup) / share
@@ -239,17 +243,14 @@ def _p_norm(seen: Sequence[Run]) -> tuple[float, ...]:
 
     def misses(norm: np.ndarray) -> list[float]:
         steps = (run.setup.ranks * run.setup.batch / (run.measured or math.nan) for run in tuned)
-        return [math.log(_normed(r.setup, norm) / step) for r, step in zip(tuned, steps, strict=True)]
+        return [
+            math.log(_normed(r.setup, norm) / step) for r, step in zip(tuned, steps, strict=True)
+        ]
 
     bounds = ([0, 0, 0.1, 0.1, 1], [0.1, 0.01, 1, 1, 10])
     return tuple(least_squares(misses, [0.01, 1e-4, 0.6, 0.9, 2], bounds=bounds, loss="soft_l1").x)
 
 
-GROUPS = {
-    "tuned": "tuned, link stated",
-    "assumed": "tuned, InfiniBand's rate assumed",
-    "untuned": "untuned or not comparable",
-}
 OURS, PROBED = "gpubed predict", "gpubed predict, after a probe on 2 nodes"
 
 
@@ -264,8 +265,7 @@ def table() -> tuple[Errors, ...]:
     for name in dict.fromkeys(owner(point.run) for point in known if point.group != "untuned"):
         some = [p for p in known if p.group != "untuned" and owner(p.run) == name]
         lines.append(_errors(f"tuned, {name}", OURS, some, lambda point: point.predicted))
-    by_model = points(lambda run: run.setup.model)
-    tuned = [point for point in by_model if point.group == "tuned"]
+    tuned = points(lambda run: run.setup.model, ["tuned"])
     lines.append(_errors("tuned, a model held out", OURS, tuned, lambda point: point.predicted))
     return tuple(lines)
 
@@ -298,4 +298,6 @@ def _errors(
         off.append(abs((value or math.nan) / measured - 1))
     p90 = float(np.quantile(off, 0.9))
     cover = statistics.fmean(inside) if inside else None
-    return Errors(group, method, len(off), statistics.fmean(off), statistics.median(off), p90, cover)
+    return Errors(
+        group, method, len(off), statistics.fmean(off), statistics.median(off), p90, cover
+    )

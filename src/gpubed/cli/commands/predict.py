@@ -132,7 +132,7 @@ def command(
     answers = []
     if target is not None:
         answers.append(asked.reach(target, links if len(links) > 1 else questions.LINKS))
-    if len(links) > 1 and target is None:
+    if len(links) > 1 and setup.nodes > 1 and target is None:
         answers.append(asked.compare_links(links))
     if hide:
         answers.append(asked.hide())
