@@ -2,8 +2,8 @@
 
 `Horovod`, `DDP` and `FSDP` are Horovod's and torch's own. Each marks the end of a rank's own
 backward pass (phase `compute`), and the arrival of the averages (phase `exposed_communication`):
-the time between is communication that computation could not hide. Horovod's launchers start the
-ranks in every case.
+the time between is communication that computation could not hide. `stages.Pipeline` divides the
+layers instead. Horovod's launchers start the ranks in every case.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ TUNED = ("HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME")
 # With these: 3 + 21 tries of 5 times 10 steps and one, and some until all ranks know the result.
 AUTOTUNE_STEPS = 1250
 Mark = Callable[[str], None]
+Compute = Callable[[nn.Module, Tensor], Tensor]
+LossOf = Callable[[Tensor, Tensor], Tensor]
 
 
 class Unfit(Exception):
@@ -60,6 +62,7 @@ class Options:
             default.
         hierarchical: Whether Horovod sums within each node, between nodes, and within each again.
         autotune: Whether Horovod searches for the best `fusion_mb` and `cycle_ms` itself.
+        microbatches: Number of parts of a batch that pass through a pipeline.
         folder: The run's folder, on storage that all ranks see.
     """
 
@@ -70,6 +73,7 @@ class Options:
     cycle_ms: float | None = None
     hierarchical: bool = False
     autotune: bool = False
+    microbatches: int = 1
     folder: Path = Path()
 
 
@@ -79,18 +83,23 @@ class Averaging(ABC):
     Attributes:
         network: The model to call; set by `wrap`.
         optimizer: Its optimizer; set by `wrap`.
+        replica, replicas: Number of this rank's copy of the model, and of the copies: each has
+            images of its own.
     """
 
     #: Whether ranks also wait for each other within the forward and the backward pass.
     waits_throughout = False
     #: Steps at the start in which settings are tried out, so that they must not be timed.
     searching_steps = 0
+    #: Whether a step is made by `learn`, since forward and backward passes interleave.
+    interleaves = False
     network: nn.Module
     optimizer: Optimizer
 
     def __init__(self, options: Options) -> None:
         self.options = options
         self.rank, self.size, self.local_rank = place()
+        self.replica, self.replicas = self.rank, self.size
 
     def wrap(self, network: nn.Module, make_optimizer: Callable[[Any], Optimizer]) -> None:
         """Gives all ranks the weights of rank 0; from here on gradients are averaged."""
@@ -114,6 +123,19 @@ class Averaging(ABC):
         if last and self.size > 1:
             self._average_now()
             mark(COMMUNICATION)
+
+    def learn(
+        self, images: Tensor, labels: Tensor, compute: Compute, loss_of: LossOf, mark: Mark
+    ) -> Tensor | None:
+        """Makes a step's passes, where they interleave; returns its loss, if this rank knows it.
+
+        Args:
+            images, labels: The batch.
+            compute: Computes layers from what they are given.
+            loss_of: Loss of outputs and labels.
+            mark: `Clock.mark`.
+        """
+        raise NotImplementedError
 
     def _average_now(self) -> None:
         """Averages by one call: nothing hides it, so its time is that of the network."""
@@ -208,6 +230,7 @@ class Horovod(Averaging):
         self._hvd.init()
         self.rank, self.size = self._hvd.rank(), self._hvd.size()
         self.local_rank = self._hvd.local_rank()
+        self.replica, self.replicas = self.rank, self.size
         if options.hierarchical and not mpi_ops.is_homogeneous():
             raise Unfit("hierarchical_allreduce needs as many ranks on each node as on others")
         if options.autotune and self.size > 1:

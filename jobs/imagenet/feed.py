@@ -49,17 +49,18 @@ class Feed:
         self, settings: Namespace, averaging: Averaging, size: int, device: torch.device
     ) -> None:
         self._settings, self._size, self._device = settings, size, device
-        self._rank = averaging.rank
+        self._replica = averaging.replica
         self.held_out: Pipeline | None = None
         if settings.dataset is None:
             self.images, self.classes = IMAGENET_IMAGES, IMAGENET_CLASSES
             return
         train, held_out = self._sources(averaging)
         self.images, self.classes = train.images, len(train.classes)
-        place = averaging.rank, averaging.size
+        place = averaging.replica, averaging.replicas
         rest = settings.batch_size, size, settings.loader_threads, device, place
         self._pipeline = Pipeline(train, *rest)
-        if held_out:
+        # Ranks that interleave have no whole model to validate with.
+        if held_out and not averaging.interleaves:
             self.held_out = Pipeline(held_out, *rest)
 
     def _sources(self, averaging: Averaging) -> tuple[data.Source, data.Source | None]:
@@ -94,6 +95,6 @@ class Feed:
         """Batches without an end; see `Pipeline.train`."""
         given = self._settings
         if given.dataset is None:
-            seed = given.seed + self._rank
+            seed = given.seed + self._replica
             return noise(given.batch_size, self._size, self.classes, self._device, seed)
         return self._pipeline.train(given.seed, epochs, passes)

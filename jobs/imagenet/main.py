@@ -15,14 +15,14 @@ import model
 import report
 import torch
 import transport
-from averaging import Averaging, Horovod, Options, Unfit
+from averaging import Averaging, Horovod, Options, Unfit, place
 from checkpoint import HOST_MEMORY
 from keeping import Failed
 from training import Training
 
 # The rank's number of threads at its start; `share_processors` never exceeds it.
 THREADS = torch.get_num_threads()
-FRAMEWORKS = ("horovod", "ddp", "fsdp")
+FRAMEWORKS = ("horovod", "ddp", "fsdp", "pipeline")
 # Messages of Horovod, Gloo and NCCL about a rank that is gone.
 ANOTHER_ENDED = (
     *("Horovod has been shut down", "Connection closed by peer", "Connection reset by peer"),
@@ -67,6 +67,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--compression", choices=("none", "fp16"), default="none")
     parser.add_argument("--transport", choices=tuple(transport.ASKED), default="auto")
     parser.add_argument("--backward-passes-per-step", type=int, default=1)
+    parser.add_argument("--microbatches", type=int)
     parser.add_argument("--fusion-mb", type=float)
     parser.add_argument("--cycle-ms", type=float)
     parser.add_argument("--hierarchical-allreduce", type=truth, default=False)
@@ -93,8 +94,39 @@ def fault(given: argparse.Namespace) -> str:
         for name, asks, why in ON_GPUS:
             if asks(given):
                 return f"{name} is for GPUs, and this rank computes on a CPU: {why}"
-    size = model.image_size(given.model, given.image_size)
-    return model.fault(given.model, size, given.batch_size)
+    size, images = model.image_size(given.model, given.image_size), given.batch_size
+    if given.framework == "pipeline":
+        if why := pipeline_fault(given, place()[1]):
+            return why
+        images //= microbatches(given, place()[1])
+    elif given.microbatches:
+        return "microbatches is for framework=pipeline"
+    return model.fault(given.model, size, images)
+
+
+def microbatches(given: argparse.Namespace, ranks: int) -> int:
+    """The microbatches of a batch: by default as many as divide it, up to two for each rank."""
+    fitting = (n for n in range(1, 2 * ranks + 1) if given.batch_size % n == 0)
+    return given.microbatches or max(fitting)
+
+
+def pipeline_fault(given: argparse.Namespace, ranks: int) -> str:
+    """Returns why a pipeline cannot train with these arguments; empty if it can."""
+    count, batch = microbatches(given, ranks), given.batch_size
+    faults: tuple[tuple[object, str], ...] = (
+        (given.precision == "fp16", "precision=fp16, as ranks would scale losses apart; take bf16"),
+        (not given.overlap, "overlap=false, as it averages no gradients"),
+        (given.compression == "fp16", "compression=fp16; its tensors travel as precision says"),
+        (given.backward_passes_per_step > 1, "backward_passes_per_step; raise microbatches"),
+        (given.validation, "validation, as no rank has the whole model"),
+        (batch % count, f"batch_size={batch} that does not divide into microbatches={count}"),
+        (
+            count < ranks,
+            f"batch_size={batch} in microbatches={count} on {ranks} ranks, some without work; take "
+            f"microbatches={ranks} or more, and a multiple of it as batch_size",
+        ),
+    )
+    return next((f"framework=pipeline is not for {why}" for wrong, why in faults if wrong), "")
 
 
 def averaging_of(given: argparse.Namespace) -> Averaging:
@@ -107,10 +139,18 @@ def averaging_of(given: argparse.Namespace) -> Averaging:
         cycle_ms=given.cycle_ms,
         hierarchical=given.hierarchical_allreduce,
         autotune=given.autotune,
+        microbatches=microbatches(given, place()[1]),
         folder=given.out,
     )
     if given.framework == "horovod":
         return Horovod(options)
+    if given.framework == "pipeline":
+        # Imported here, as it loads slowly.
+        import stages
+
+        size = model.image_size(given.model, given.image_size)
+        images = given.batch_size // options.microbatches, 3, size, size
+        return stages.Pipeline(options, images, model.PRECISIONS[given.precision])
     # Imported here, as it loads slowly and only DDP and FSDP need it.
     import torch_averaging
 

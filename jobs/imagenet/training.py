@@ -35,6 +35,8 @@ TELL_S = 1.0
 TIMED_STEPS = 100
 # Steps between checks that the loss is finite, for which ranks must meet.
 LOOK_STEPS = 500
+# Of tensors that can have torch's layout channels_last.
+CHANNELS_LAST_DIMENSIONS = 4
 
 
 class Training:
@@ -71,7 +73,7 @@ class Training:
         kept = self.keeper.newest(self.feed.classes)
         self.schedule = Schedule(
             self.feed.images,
-            settings.batch_size * settings.backward_passes_per_step * averaging.size,
+            settings.batch_size * settings.backward_passes_per_step * averaging.replicas,
             settings.epochs,
             settings.steps,
             kept,
@@ -109,7 +111,7 @@ class Training:
             network.load_state_dict(kept["network"])
         if self.averaging.waits_throughout:
             self.alone_s = self._time_alone(network)
-        else:
+        elif not self.averaging.interleaves:
             network = network.to(self.device)
         self.averaging.wrap(network, self._optimizer)
         # Crops and dropout differ between the ranks.
@@ -217,6 +219,12 @@ class Training:
         for number in range(passes):
             images, labels = next(batches)
             self.clock.mark(DATA)
+            if averaging.interleaves:
+                known = averaging.learn(
+                    images, labels, self._compute, self._loss_of, self.clock.mark
+                )
+                losses += [] if known is None else [known.detach()]
+                continue
             last = number == passes - 1
             with averaging.accumulating(last):
                 loss = self._loss(averaging.network, images, labels) / passes
@@ -227,7 +235,8 @@ class Training:
         averaging.apply(self._scaler)
         self._scaler.update()
         averaging.optimizer.zero_grad()
-        self._note(sum(losses[1:], losses[0]))
+        if losses:
+            self._note(sum(losses[1:], losses[0]))
         self.clock.mark(COMPUTE)
         self.clock.step()
 
@@ -246,10 +255,17 @@ class Training:
         return torch.autocast(self.device.type, self._precision, enabled=is_wanted)
 
     def _loss(self, network: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+        return self._loss_of(self._compute(network, images), labels)
+
+    def _compute(self, layers: nn.Module, given: Tensor) -> Tensor:
         # Only images have the layout, and layers follow it: Horovod does not take weights in it.
-        layout = torch.channels_last if self.settings.channels_last else torch.contiguous_format
+        is_wanted = self.settings.channels_last and given.dim() == CHANNELS_LAST_DIMENSIONS
+        layout = torch.channels_last if is_wanted else torch.contiguous_format
         with self._autocast():
-            outputs = network(images.contiguous(memory_format=layout))
+            return layers(given.contiguous(memory_format=layout))
+
+    def _loss_of(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        with self._autocast():
             return model.loss_of(outputs, labels, self.settings.label_smoothing)
 
     def _note(self, loss: Tensor) -> None:
@@ -317,15 +333,16 @@ class Training:
         """Mean training loss of the first and of the last steps, over all ranks, in nat."""
         shown = max(1, min(LOSS_STEPS, (self.schedule.total - self.schedule.start) // 4))
         mine = self._first_losses[:shown], list(self._last_losses)[-shown:]
-        everyone = self.averaging.gather([torch.stack(part).mean().item() for part in mine])
+        known = [torch.stack(part).mean().item() for part in mine if part]
+        everyone = filter(None, self.averaging.gather(known))
         first, last = (statistics.fmean(values) for values in zip(*everyone, strict=True))
         return first, last
 
     def _check_loss(self) -> None:
         _, loss = self.losses()
         if not math.isfinite(loss):
-            begun = self.averaging.gather(self._first_losses[0].item())
-            if (path := self.keeper.path) and not all(map(math.isfinite, begun)):
+            begun = all(math.isfinite(loss.item()) for loss in self._first_losses[:1])
+            if (path := self.keeper.path) and not all(self.averaging.gather(begun)):
                 # A step's loss is that of the weights before it, so broken weights may have been
                 # kept with a finite loss.
                 raise Failed(

@@ -78,6 +78,38 @@ def test_what_only_gpus_have_is_refused_on_a_cpu_and_not_passed_over(job, monkey
     assert refused(job, monkeypatch, *words, device="cuda:1") == ""
 
 
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--batch-size", "30"), "batch_size=30 that does not divide into microbatches=4"),
+        (("--microbatches", "2"), "batch_size=32 in microbatches=2 on 4 ranks"),
+        (("--precision", "fp16"), "precision=fp16"),
+        (("--overlap", "false"), "overlap=false"),
+        (("--compression", "fp16"), "compression=fp16"),
+        (("--backward-passes-per-step", "2"), "backward_passes_per_step"),
+        (("--validation", "val"), "validation"),
+    ],
+)
+def test_a_pipeline_says_what_it_cannot_do(job, monkeypatch, words, why):
+    monkeypatch.setenv("HOROVOD_RANK", "0")
+    monkeypatch.setenv("HOROVOD_SIZE", "4")
+    given = ("--framework", "pipeline", "--microbatches", "4", *words)
+    found = refused(job, monkeypatch, *given)
+    assert found.startswith(f"framework=pipeline is not for {why}")
+    assert refused(job, monkeypatch, *given[:4]) == ""
+
+
+def test_a_batch_has_up_to_two_microbatches_for_each_rank(job):
+    main = job("main")
+    given = main.make_parser().parse_args(["--batch-size", "30"])
+    assert [main.microbatches(given, ranks) for ranks in (1, 2, 4)] == [2, 3, 6]
+
+
+def test_microbatches_are_for_pipelines_alone(job, monkeypatch):
+    found = refused(job, monkeypatch, "--microbatches", "2")
+    assert found == "microbatches is for framework=pipeline"
+
+
 # Cores
 
 

@@ -16,9 +16,12 @@ import pytest
 from support.job_ranks import SMALL, Ranks, is_whole
 
 PYTHON = os.environ.get("GPUBED_NODE_PYTHON", "")
-pytestmark = pytest.mark.skipif(
-    not PYTHON, reason="set GPUBED_NODE_PYTHON to a Python that has torch and torchvision"
-)
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(
+        not PYTHON, reason="set GPUBED_NODE_PYTHON to a Python that has torch and torchvision"
+    ),
+]
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +67,52 @@ def test_sharded_ranks_learn_the_same(ranks, on_two):
     assert is_whole(sharded)
     assert sharded["loss"] == pytest.approx(on_two["loss"], rel=1e-3)
     assert sharded["sent_bytes_per_step"] == (4 + 4 + 4) / 2 * sharded["parameters"]
+
+
+PIPELINE = ("--framework", "pipeline", "--microbatches", 2)
+
+
+def test_a_pipeline_learns_what_one_rank_does_with_as_many_passes(ranks):
+    """And where it stops, data-parallel ranks go on."""
+    options = ("--dataset", "colours", "--warmup-steps", 2, "--learning-rate", 0.02)
+    kept = ("--checkpoint", "pipeline")
+    piped, _ = ranks.run("piped", *options, "--steps", 6, *PIPELINE, *kept)
+    halves = ("--batch-size", 4, "--backward-passes-per-step", 2)
+    alone, _ = ranks.run("halves", *options, "--steps", 6, *halves, ranks=1)
+    assert piped["loss"] == pytest.approx(alone["loss"], rel=1e-4)
+    assert piped["loss_first"] == pytest.approx(alone["loss_first"], rel=1e-4)
+    assert is_whole(piped)
+    assert piped["parameters"] == alone["parameters"]
+    assert (piped["world_size"], piped["gradient_bytes"]) == (2, 0)
+    assert piped["images_per_s"] == pytest.approx(8 / piped["step_s"], rel=0.05)
+    assert piped["exposed_communication_s"] > 0
+    again, _ = ranks.run("piped-on", *options, "--steps", 8, *kept)
+    assert again["resumed_at"] == 3  # as steps of two ranks
+    assert again["loss"] == pytest.approx(alone["loss"], rel=0.5)
+
+
+def test_a_pipeline_of_another_layout_and_precision_learns(ranks):
+    options = ("--steps", 8, "--warmup-steps", 2, *PIPELINE)
+    exact, _ = ranks.run("piped-exact", *options)
+    found, _ = ranks.run("piped-bf16", *options, "--precision", "bf16", "--channels-last", "true")
+    assert found["loss_first"] == pytest.approx(exact["loss_first"], rel=0.05)
+    assert found["sent_bytes_per_step"] == exact["sent_bytes_per_step"] / 2
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        ("googlenet", "framework=pipeline is for models with one output"),
+        ("squeezenet1_1", ""),
+    ],
+)
+def test_a_pipeline_divides_most_models(ranks, model, sentence):
+    arguments = ("--model", model, "--image-size", "64", "--batch-size", "4", "--steps", "2")
+    given = (*arguments, "--warmup-steps", "1", *map(str, PIPELINE))
+    both = [ranks.start(f"piped-{model}", given, rank, 2) for rank in range(2)]
+    said = [process.communicate(timeout=600)[1] for process in both]
+    assert [process.returncode for process in both] == [bool(sentence)] * 2, said
+    assert all(text.startswith(sentence) for text in said)
 
 
 def test_horovods_ranks_learn_the_same(ranks, on_two):
