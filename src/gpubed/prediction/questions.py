@@ -13,7 +13,7 @@ from typing import Any
 
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.units import format_rate
-from gpubed.prediction import model
+from gpubed.prediction import memory, model
 from gpubed.prediction.model import Calibration, Prediction, Setup
 
 LINKS = (1e9, 10e9, 25e9, 40e9, 100e9)
@@ -198,6 +198,13 @@ class Questions:
         least, most = (best.hours * best.rate / bound for bound in (found.high, found.low))
         sure = f"{figure(least)} to {figure(most)} h"
         return self._answer("cost", f"{words}.", best, [best, half] if half else [best], sure)
+
+    def fit(self, memory_bytes: float, optimizer: str) -> Answer:
+        """Say whether the training fits a GPU of so much memory, and how it does otherwise."""
+        best = self.row()
+        alone = self.row(nodes=1, gpus_per_node=1).prediction.step_s
+        way, why = memory.advice(self.setup, memory_bytes, alone, optimizer)
+        return self._answer("fit", f"Way to train: {way}; {why}.", best, [best])
 
     def _answer(
         self, question: str, words: str, best: Row, rows: Sequence[Row], more: str = ""

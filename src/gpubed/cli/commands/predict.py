@@ -16,7 +16,7 @@ from gpubed.cli.ui import UI
 from gpubed.core import files
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import Project
-from gpubed.core.units import format_rate, parse_rate
+from gpubed.core.units import format_rate, parse_bytes, parse_rate
 from gpubed.prediction import model, questions, rates, runs, shapes
 from gpubed.prediction.model import Calibration, Prediction, Setup
 from gpubed.prediction.questions import Answer, Questions
@@ -70,6 +70,10 @@ def command(
         None, "--target", help="Images/s: which nodes and link reach it at the least node-hours?"
     ),
     hide: bool = Option(False, "--hide-communication", help="Which batch does?"),
+    memory: str | None = Option(
+        None, "--memory", help="Does it fit a GPU of so much, such as 16 GB? Else how?"
+    ),
+    optimizer: str = Option("sgd", "--optimizer", help="For --memory: sgd, adam or adamw."),
     epochs: int | None = Option(
         None, "--epochs", min=1, help="How many hours and node-hours do they take?"
     ),
@@ -136,6 +140,8 @@ def command(
         answers.append(asked.compare_links(links))
     if hide:
         answers.append(asked.hide())
+    if memory:
+        answers.append(asked.fit(_listed("--memory", memory, parse_bytes)[0], optimizer))
     if epochs:
         answers.append(asked.cost())
     return _settings(ui, asked, itertools.product(links, batches, counts), answers)
