@@ -1,0 +1,210 @@
+"""`gpubed predict`: settings, tables of runs, and published runs that were held out."""
+
+import csv
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from gpubed import cli
+from gpubed.core.errors import UsageError
+from gpubed.prediction import rates, runs, validation
+from gpubed.prediction.model import Calibration
+
+COLUMNS = [
+    "row_id",
+    "series_id",
+    "model",
+    "sync",
+    "gpu",
+    "n_nodes",
+    "gpus_per_node",
+    "network",
+    "net_gbps_nominal",
+    "precision",
+    "data",
+    "batch_per_gpu",
+    "images_per_s",
+]
+ONE = [
+    "1",
+    "s",
+    "resnet50",
+    "Horovod NCCL",
+    "V100",
+    "1",
+    "1",
+    "none",
+    "",
+    "fp32",
+    "synthetic",
+    "64",
+]
+TWO = [
+    "2",
+    "s",
+    "resnet50",
+    "Horovod NCCL",
+    "V100",
+    "2",
+    "1",
+    "TCP",
+    "10",
+    "fp32",
+    "synthetic",
+    "64",
+]
+EIGHT = ["3", *TWO[1:5], "8", *TWO[6:]]
+
+
+@pytest.fixture
+def table(tmp_path):
+    def write(*rows, columns=COLUMNS):
+        path = tmp_path / "runs.csv"
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows([columns, *rows])
+        return str(path)
+
+    return write
+
+
+def run(*words):
+    return CliRunner().invoke(cli.build(), ["predict", *words], standalone_mode=False)
+
+
+def rows(*words):
+    done = run(*words, "--json")
+    assert not done.exception, done.exception
+    document = json.loads(done.stdout)
+    assert document["schema"] == "gpubed/predict/1"
+    return document["rows"]
+
+
+def refused(*words):
+    error = run(*words).exception
+    assert isinstance(error, UsageError)
+    assert error.hint
+    return error.message
+
+
+def test_a_table_gets_its_blank_rates(table):
+    path = table([*ONE, "360"], [*TWO, ""], [*EIGHT, ""])
+    two, eight = rows("--table", path)
+    assert set(two) == {"row_id", "images_per_s", "low", "high"}
+    assert (two["row_id"], eight["row_id"]) == ("2", "3")
+    assert 360 < two["low"] < two["images_per_s"] < two["high"] < 720
+    assert eight["images_per_s"] > two["images_per_s"]
+
+
+def test_a_measured_run_of_two_nodes_moves_the_larger_ones(table):
+    one, vgg = [[row[0], "s", "vgg16", *row[3:]] for row in (ONE, TWO)]
+    eight = ["3", "s", "vgg16", *EIGHT[3:]]
+    before, after = (
+        rows("--table", table([*one, "220"], [*vgg, rate], [*eight, ""]))[-1] for rate in ("", "60")
+    )
+    assert after["images_per_s"] < before["images_per_s"]
+
+
+def test_the_rate_may_be_that_of_a_node(table):
+    node = [*ONE[:6], "4", *ONE[7:], "1400"]
+    two = [*TWO[:6], "4", *TWO[7:], ""]
+    (found,) = rows("--table", table(node, two))
+    assert 1400 < found["images_per_s"] < 2800
+
+
+def test_missing_columns_are_named(table):
+    short = [name for name in COLUMNS if name not in ("gpu", "n_nodes")]
+    said = refused("--table", table(["x"] * len(short), columns=short))
+    assert "lacks the columns gpu, n_nodes" in said
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        (5, "many", "line 3 (row_id 2) cannot be read"),
+        (5, "0", "n_nodes is 0"),
+        (2, "resnet51", "row 2: the table of models has no 'resnet51'"),
+    ],
+)
+def test_a_row_that_cannot_be_predicted_is_named(table, place, value, said):
+    wrong = [*TWO, ""]
+    wrong[place] = value
+    assert said in refused("--table", table([*ONE, "360"], wrong))
+
+
+def test_a_table_that_is_not_there(tmp_path):
+    assert "cannot be read" in refused("--table", str(tmp_path / "none.csv"))
+
+
+def test_settings_give_a_row_for_each_combination():
+    words = [
+        "--gpu",
+        "v100",
+        "--nodes",
+        "1-3,8",
+        "--batch",
+        "32,64",
+        "--link",
+        "1 Gbit/s,10 Gbit/s",
+    ]
+    found = rows(*words)
+    assert len(found) == 4 * 2 * 2
+    assert {row["nodes"] for row in found} == {1, 2, 3, 8}
+    assert {"images_per_s", "low", "high", "step_s", "efficiency", "parts"} <= set(found[0])
+    assert "1 Gbit/s" in run(*words).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--nodes", "three"], "--nodes 'three'"),
+        (["--nodes", "5-2"], "must count up"),
+        (["--link", "quick"], "--link 'quick'"),
+        (["--gpu", "gtx 9999"], "has no GPU 'gtx 9999'"),
+        (["--model-from", "train"], "names no function"),
+        (["--model-from", "a:b", "--python", "/none/python"], "does not run a:b"),
+    ],
+)
+def test_wrong_words_are_named(words, said):
+    assert said in refused(*words)
+
+
+def test_every_published_figure_has_its_source():
+    assert len(rates.published()) > 1300
+    for row in rates.published():
+        assert row["source"]
+        assert row["source_ref"]
+    assert all(row.source for row in rates.table())
+
+
+@pytest.mark.parametrize(
+    ("network", "sync", "transport", "rate", "sockets"),
+    [
+        ("25 Gbit/s RoCE-capable Ethernet, TCP", "Horovod NCCL", "tcp", 25, 1),
+        ("25 Gbit/s RoCE-capable Ethernet, RDMA", "Horovod NCCL", "rdma", 25, 1),
+        ("InfiniBand EDR", "torch DDP NCCL", "rdma", 100, 1),
+        ("EC2 p3.16xlarge 25 Gbit/s TCP", "Horovod NCCL", "tcp", 25, 16),
+        ("40 GbE", "Horovod NCCL", "tcp", 40, 1),
+    ],
+)
+def test_words_of_a_table_become_a_link(network, sync, transport, rate, sockets):
+    row = dict(zip(COLUMNS, [*TWO, ""], strict=True))
+    row |= {"network": network, "sync": sync, "net_gbps_nominal": ""}
+    (found,) = runs.read([row])
+    assert found.setup.transport == transport
+    assert found.setup.link_bps == rate * 1e9
+    assert found.setup.sockets == sockets
+
+
+def test_the_shipped_numbers_are_those_of_the_fit():
+    fitted = validation.fit(validation.cases())
+    for name in validation.PRIORS | validation.CPU_PRIORS:
+        assert getattr(Calibration(), name) == pytest.approx(getattr(fitted, name), rel=0.02)
+
+
+def test_tuned_runs_of_other_sources_are_predicted():
+    points = validation.points(groups=["tuned"])
+    off = [abs(p.predicted.images_per_s / p.run.measured - 1) for p in points]
+    assert len(off) == 18
+    assert sum(off) / len(off) < 0.05
+    assert sorted(off)[int(0.9 * len(off))] < 0.10
