@@ -5,6 +5,12 @@ const names = Object.keys(grid.axes);
 const SMALLEST = {batch: grid.axes.batch[0], link_bps: grid.axes.link_bps[0]};
 
 // Sliders of link and batch are logarithmic: a position p stands for SMALLEST x 2^p.
+function place(name) {
+  const axis = grid.axes[name], of = value => name === "nodes" ? value : Math.log2(value / axis[0]);
+  const step = name === "nodes" ? 1 : "any";
+  Object.assign(field(name), {step, min: of(axis[0]), max: of(axis.at(-1)), value: of(grid.start[name])});
+}
+
 function chosen(name) {
   const value = field(name).value;
   if (name === "model" || name === "gpu") return value;
@@ -82,5 +88,6 @@ function show() {
   draw(setup);
 }
 
+["nodes", "link_bps", "batch"].forEach(place);
 for (const name of names) field(name).addEventListener("input", show);
 show();

@@ -33,7 +33,7 @@ def plan(tmp_path):
 
 def test_the_scaling_of_the_experiment_is_printed_with_its_interval(plan):
     said, told = plan(RESNET)
-    assert "predicted for resnet50, batch 64 per rank, fp32, 1 x v100 per node, 10 Gbit/s" in said
+    assert "predicted for resnet50, fp32, 1 x v100 per node" in said
     assert [row["nodes"] for row in told["scaling"]] == [1, 2, 4]
     assert told["low"] < told["images_per_s"] < told["high"]
     assert told["nodes"] == 4

@@ -17,9 +17,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat
+from pydantic import Field, PositiveFloat
 
 from gpubed.campaigns.matrix import Point
+from gpubed.campaigns.records import Model
 from gpubed.core import files, reading
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
@@ -39,11 +40,7 @@ _PRECISIONS = {"fp32": "fp32", "tf32": "tf32", "fp16": "amp", "bf16": "bf16"}
 _OF_RATE = ("model", "batch_size", "precision", "image_size", "channels_last")
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
-
-
-class Foretold(_Model):
+class Foretold(Model):
     """The prediction of a point: images/s with the bounds of the 90 % interval, seconds.
 
     Attributes:
@@ -58,7 +55,7 @@ class Foretold(_Model):
     rate_source: str = ""
 
 
-class _Written(_Model):
+class _Written(Model):
     """`prediction.json` of a campaign's folder; `sha256` is that of `points`."""
 
     contract: Literal["gpubed/prediction/1"] = Field(default="gpubed/prediction/1", alias="schema")
@@ -86,9 +83,8 @@ class Known:
 
     def rate(self, setup: Setup) -> float | None:
         """Return the images/s that one rank of a setup was measured to have, if it was."""
-        precisions = (own for own, of in _PRECISIONS.items() if of == setup.precision)
-        keys = ((setup.gpu, setup.model, setup.batch, own, None, False) for own in precisions)
-        return next((self.rates[key] for key in keys if key in self.rates), None)
+        precision = next(own for own, of in _PRECISIONS.items() if of == setup.precision)
+        return self.rates.get((setup.gpu, setup.model, setup.batch, precision, None, False))
 
 
 def foretell(

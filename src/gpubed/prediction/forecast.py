@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -99,29 +99,21 @@ def _asked(plan: ClusterPlan, experiment: Experiment) -> Questions:
 
 def _gpu(plan: ClusterPlan, paths: ClusterPaths) -> str:
     """Return the GPU's name in the table of rates; `cpu` where the plan asks for none."""
+    titles = [node.simulate.model for node in plan.nodes if node.simulate]
     if not any(node.gpus for node in plan.nodes):
         return "cpu"
-    titles = list(dict.fromkeys(_titles(plan, paths)))
-    found = {gpu_named(title) for title in titles}
-    if len(found) == 1:
-        return found.pop()
-    told = ", ".join(titles) or "nothing"
-    raise UsageError(
-        f"the GPU model is not known: the testbed tells {told}", "set experiment.gpu, such as v100"
-    )
-
-
-def _titles(plan: ClusterPlan, paths: ClusterPaths) -> Iterator[str]:
-    """Yield what is known of the GPUs: simulated ones, the nodes' own, those of named offers."""
-    if simulated := [node.simulate.model for node in plan.nodes if node.simulate]:
-        yield from simulated
-    elif paths.allocation.exists():
-        granted = allocation.load(paths.allocation)
-        for found in facts.of_cluster(paths.facts, granted).values():
-            yield from (gpu.title for gpu in found.gpus)
-    else:
+    if not titles and paths.allocation.exists():
+        known = facts.of_cluster(paths.facts, allocation.load(paths.allocation)).values()
+        titles = [gpu.title for found in known for gpu in found.gpus]
+    elif not titles:
         with suppress(GpubedError):  # some testbeds do not tell
             text = plan.spec.model_dump_json(serialize_as_any=True)
             for offer in registry.bound(plan.backend, paths).resources(plan.spec):
                 if f'"{offer.name}"' in text and offer.gpu_model:
-                    yield from offer.gpu_model.split(", ")
+                    titles += offer.gpu_model.split(", ")
+    if len(names := {gpu_named(title) for title in titles}) == 1:
+        return names.pop()
+    told = ", ".join(dict.fromkeys(titles)) or "nothing"
+    raise UsageError(
+        f"the GPU model is not known: the testbed tells {told}", "set experiment.gpu, such as v100"
+    )

@@ -20,7 +20,10 @@ LINKS = (1e9, 10e9, 25e9, 40e9, 100e9)
 """Rates that links of testbeds usually have, in bit/s."""
 BATCHES = (8, 16, 32, 64, 96, 128, 192, 256, 512)
 NODES = range(1, 65)
-COLUMNS = ("nodes", "images/s", "90 % interval", "efficiency", "hours", "node-hours")
+COLUMNS = (
+    *("nodes", "link", "batch", "images/s", "90 % interval", "step", "efficiency", "node-hours"),
+    "beside compute",
+)
 PARTS = {
     "slowdown": "computation that communication slows down",
     "exposed_communication": "communication that computation does not hide",
@@ -50,46 +53,40 @@ class Row:
         return self.setup.nodes * self.hours
 
     @property
-    def words(self) -> str:
-        """The setup without its nodes."""
-        of, link = self.setup, format_rate(self.setup.link_bps)
-        where = f"{of.gpus_per_node} x {of.gpu} per node" + f", {link}" * (of.nodes > 1)
-        return f"{of.model}, batch {of.batch} per rank, {of.precision}, {where}"
-
-    @property
     def cells(self) -> tuple[str, ...]:
         """The row as text, under `COLUMNS`."""
-        found, numbers = self.prediction, map(figure, (self.hours, self.node_hours))
-        interval = f"{figure(found.low)} to {figure(found.high)}"
-        nodes, rate = str(self.setup.nodes), figure(self.rate)
-        return nodes, rate, interval, f"{found.efficiency:.0%}", *numbers
+        of, found = self.setup, self.prediction
+        share = found.parts[found.dominates] / found.step_s
+        return (
+            str(of.nodes),
+            format_rate(of.link_bps) if of.nodes > 1 else "",
+            str(of.batch),
+            figure(self.rate),
+            f"{figure(found.low)} to {figure(found.high)}",
+            f"{figure(1000 * found.step_s)} ms",
+            f"{found.efficiency:.0%}",
+            figure(self.node_hours),
+            f"{found.dominates.replace('_', ' ')} {share:.0%}" if share >= 0.005 else "",
+        )
 
     def document(self) -> dict[str, Any]:
         """Return the row for JSON; rates in images/s and bit/s, `step_s` and `parts` in seconds."""
         setup = asdict(replace(self.setup, shape=None))
         given = {name: value for name, value in setup.items() if value is not None}
         hours = {"hours": self.hours, "node_hours": self.node_hours}
-        return given | asdict(self.prediction) | hours
+        return {"ranks": self.setup.ranks} | given | asdict(self.prediction) | hours
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer, and the predictions that it rests on.
-
-    Attributes:
-        words: The answer.
-        dominates: What takes most of a step beside compute.
-        sure: How sure the answer is, by the 90 % interval.
-        changes: What would change it, the largest gain first.
-        best: The row that the answer names.
-    """
+    """An answer in words, and the predictions that it rests on."""
 
     question: str
     words: str
-    dominates: str
+    dominates: str  # what takes most of a step beside compute
     sure: str
-    changes: str
-    best: Row
+    changes: str  # what would change it, the largest gain first
+    best: Row  # which the words name
     rows: tuple[Row, ...]
 
     def lines(self) -> list[str]:

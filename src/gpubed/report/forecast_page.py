@@ -6,13 +6,10 @@ linearly in the logarithms of nodes, link, batch and images/s, and knows no form
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
-
-from markupsafe import Markup
 
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import assets
@@ -43,22 +40,10 @@ def html(asked: Questions, models: Sequence[str], gpus: Sequence[str]) -> str:
     work = {"epochs": asked.epochs, "dataset_size": asked.dataset_size}
     cells = [_cell(asked, one) for one in settings]
     grid = {"axes": axes, "cells": cells, "causes": list(PARTS.values()), "work": work}
+    grid["start"] = {name: getattr(start, name) for name in axes}
     script = (assets() / "templates" / "report" / "forecast.js").read_text()
-    sliders = [
-        ("nodes", "Nodes", min(start.nodes, _NODES[-1]), _NODES[0], _NODES[-1], 1),
-        # Positions are powers of two over the smallest value.
-        ("link_bps", "Link", *_powers(start.link_bps, _LINKS)),
-        ("batch", "Batch per rank", *_powers(start.batch, _BATCHES)),
-    ]
-    return page.template("forecast.html.j2").render(
-        start=vars(start),
-        axes=axes,
-        work=work,
-        sliders=sliders,
-        grid=page.as_json(grid),
-        script=Markup(script),  # noqa: S704  # gpubed's own
-        digest=page.digest(script),
-    )
+    own = {"start": vars(start), "axes": axes, "work": work, "grid": page.as_json(grid)}
+    return page.rendered("forecast.html.j2", script, **own)
 
 
 def _cell(asked: Questions, changes: dict[str, Any]) -> list[float] | None:
@@ -71,10 +56,3 @@ def _cell(asked: Questions, changes: dict[str, Any]) -> list[float] | None:
     share = found.parts[found.dominates] / found.step_s
     cause = list(PARTS).index(found.dominates)
     return [*rates, round(found.efficiency, 3), cause, round(share, 3)]
-
-
-def _powers(value: float, axis: Sequence[float]) -> tuple[float, float, float, float]:
-    """Return a logarithmic slider's value, bounds and step."""
-    most = math.log2(axis[-1] / axis[0])
-    place = math.log2(max(value, axis[0]) / axis[0])
-    return round(min(place, most), 3), 0, round(most, 3), 0.001

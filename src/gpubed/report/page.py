@@ -15,7 +15,7 @@ from typing import Any
 
 import vl_convert
 import yaml
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from gpubed.core.paths import assets
@@ -80,16 +80,19 @@ def of_run(one: Record, drawn: dict[Figure, str]) -> str:
     )
 
 
-def template(name: str) -> Template:
-    """Return a page's template of `templates/report`; it escapes text."""
-    return Environment(
+def rendered(name: str, script: str, **content: Any) -> str:
+    """Return a page by its template of `templates/report`; text is escaped, the script is not."""
+    environment = Environment(
         loader=FileSystemLoader(assets() / "templates" / "report"),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=lambda value: wording.clean(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
-    ).get_template(name)
+    )
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    scripts = {"script": Markup(script), "digest": digest}  # noqa: S704
+    return environment.get_template(name).render(**content, **scripts)
 
 
 def as_json(value: Any) -> Markup:
@@ -97,21 +100,16 @@ def as_json(value: Any) -> Markup:
     return Markup(json.dumps(value).replace("<", "\\u003c"))  # noqa: S704
 
 
-def digest(script: str) -> str:
-    """Return a script's SHA-256 as a content security policy has it."""
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
 def _rendered(drawn: dict[Figure, str], **content: Any) -> str:
     script = vl_convert.javascript_bundle(_SHOW) if drawn else ""
-    return template("report.html.j2").render(
+    return rendered(
+        "report.html.j2",
+        script,  # Vega's, and the lines above
         **content,
         figures=[
             (figure, base64.b64encode(svg.encode()).decode(), as_json(figure.specification))
             for figure, svg in drawn.items()
         ],
-        script=Markup(script),  # noqa: S704  # Vega's, and the lines above
-        digest=digest(script),
     )
 
 

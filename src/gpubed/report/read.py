@@ -120,22 +120,17 @@ def load(paths: ClusterPaths, name: str) -> Measured:
     """Read a campaign; points that cannot be used are left out, and named.
 
     Raises:
-        Unreadable: What was asked for is not known.
+        Unreadable: What was asked for is not known, or predictions were changed.
     """
     folder = paths.campaigns / name
     campaign, document = _campaign(folder)
     records, faults = Folder(folder).ended(campaign)
-    broken = [
+    broken = (
         Broken(reading.short(path.name), error.message.removeprefix(f"{path} "))
         for path, error in faults.items()
-    ]
-    predicted: Mapping[str, Foretold] = {}
-    try:
-        predicted = predictions.read(folder)
-    except reading.Unreadable as error:
-        broken.append(Broken(predictions.FILE, error.message))
-    points = tuple(records[key] for key in sorted(records))
-    return Measured(folder, campaign, document, points, tuple(broken), predicted=predicted)
+    )
+    points, told = tuple(records[k] for k in sorted(records)), predictions.read(folder)
+    return Measured(folder, campaign, document, points, tuple(broken), predicted=told)
 
 
 def ranks(point: Record) -> list[Rank]:

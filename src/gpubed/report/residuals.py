@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from gpubed.campaigns.predictions import Foretold
 from gpubed.core.paths import Project
 from gpubed.core.reading import Unreadable
-from gpubed.prediction.questions import figure
 from gpubed.report import groups, read
 from gpubed.report.groups import Group
 from gpubed.report.read import Measured
@@ -20,47 +18,38 @@ METRIC = "images_per_s"
 
 @dataclass(frozen=True)
 class Residual:
-    """A point's prediction beside the mean of its repetitions, in images/s."""
+    """A point's prediction with its 90 % interval, beside the mean of its repetitions; images/s."""
 
     campaign: str  # with its cluster: lab/smoke
-    group: Group
+    point: str
     measured: float
-    predicted: Foretold
+    predicted: float
+    low: float
+    high: float
 
     @property
     def difference(self) -> float:
         """Predicted less measured, as a share of measured."""
-        return self.predicted.images_per_s / self.measured - 1
+        return self.predicted / self.measured - 1
 
     @property
-    def is_inside(self) -> bool:
-        """Whether the measured rate is in the 90 % interval of the prediction."""
-        return self.predicted.low <= self.measured <= self.predicted.high
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """The residual as text: campaign, point, measured, predicted, interval, in or out."""
-        told = self.predicted
-        interval = f"{figure(told.low)} to {figure(told.high)}"
-        numbers = figure(self.measured), figure(told.images_per_s), interval
-        inside = "in" if self.is_inside else "out"
-        return self.campaign, self.group.named(), *numbers, f"{self.difference:+.1%}", inside
+    def inside(self) -> bool:
+        """Whether the measured rate is in the interval."""
+        return self.low <= self.measured <= self.high
 
     def document(self) -> dict[str, Any]:
         """Return the residual for JSON."""
-        told = self.predicted.model_dump(include={METRIC, "low", "high"})
-        told |= {"predicted": told.pop(METRIC), "measured": self.measured}
-        told |= {"campaign": self.campaign, "id": self.group.id}
-        return told | {"difference": self.difference, "inside": self.is_inside}
+        return asdict(self) | {"difference": self.difference, "inside": self.inside}
 
 
 def of(measured: Measured, found: Iterable[Group]) -> Iterator[Residual]:
     """Yield the residuals of a campaign's points."""
+    campaign = f"{measured.folder.parents[1].name}/{measured.campaign.name}"
     for group in found:
         mean, told = group.mean(METRIC), measured.predicted.get(group.id)
         if told and mean and mean > groups.LEAST:
-            campaign = f"{measured.folder.parents[1].name}/{measured.campaign.name}"
-            yield Residual(campaign, group, mean, told)
+            rates = mean, told.images_per_s, told.low, told.high
+            yield Residual(campaign, group.named(), *rates)
 
 
 def history(project: Project) -> tuple[list[Residual], list[str]]:
@@ -74,9 +63,6 @@ def history(project: Project) -> tuple[list[Residual], list[str]]:
                 left_out.append(error.message)
                 continue
             found += of(measured, groups.made(measured))
-            left_out += [
-                f"{one.file} of {paths.name}/{name}: {one.reason}" for one in measured.broken
-            ]
             if not measured.predicted:
                 left_out.append(f"{paths.name}/{name} began without predictions")
     return found, left_out
@@ -85,11 +71,10 @@ def history(project: Project) -> tuple[list[Residual], list[str]]:
 def summary(residuals: Sequence[Residual]) -> dict[str, Any]:
     """Return how many there are, the median of their absolute differences, and the coverage."""
     sizes = [abs(one.difference) for one in residuals]
-    inside = [one.is_inside for one in residuals]
     return {
         "points": len(sizes),
         "median_difference": statistics.median(sizes) if sizes else None,
-        "coverage": statistics.fmean(inside) if sizes else None,
+        "coverage": statistics.fmean(one.inside for one in residuals) if sizes else None,
     }
 
 
@@ -101,6 +86,6 @@ def words(residuals: Sequence[Residual]) -> str:
     worst = max(residuals, key=lambda one: abs(one.difference))
     return (
         f"Predictions differ from what was measured by {found['median_difference']:.1%} in the "
-        f"median, {worst.difference:+.1%} at worst ({worst.group.named()}); the 90 % interval has "
+        f"median, {worst.difference:+.1%} at worst ({worst.point}); the 90 % interval has "
         f"{found['coverage']:.0%} of {found['points']} points."
     )

@@ -160,7 +160,7 @@ class StaticTestbed(Testbed):
                 return Offer(host.address, 1, 0, note=error.message)
             owner = seen.owner
             note = f"node {owner['node']} of {owner['cluster']}" if owner else seen.system
-            chips = {chip.title for id_ in seen.gpu_ids if (chip := chip_of(id_))}
+            chips = {chip.chip for id_ in seen.gpu_ids if (chip := chip_of(id_))}
             model = ", ".join(sorted(chips))
             return Offer(host.address, 1, 0 if owner else 1, seen.gpus, model, note)
 

@@ -119,7 +119,8 @@ def _predict(plan: ClusterPlan, paths: ClusterPaths) -> tuple[list[Row], Answer 
 
 def _tell_prediction(ui: UI, scaling: list[Row], answer: Answer | None, why: str) -> None:
     if answer:
-        ui.say(f"predicted for {scaling[-1].words}:")
+        of = answer.best.setup
+        ui.say(f"predicted for {of.model}, {of.precision}, {of.gpus_per_node} x {of.gpu} per node:")
         ui.table(COLUMNS, [row.cells for row in scaling])
     for line in answer.lines() if answer else filter(None, [why]):
         ui.say(line)

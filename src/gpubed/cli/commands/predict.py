@@ -16,9 +16,9 @@ from gpubed.cli.ui import UI
 from gpubed.core import files
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import Project
-from gpubed.core.units import format_rate, parse_bytes, parse_rate
+from gpubed.core.units import parse_bytes, parse_rate
 from gpubed.prediction import model, questions, rates, runs, shapes
-from gpubed.prediction.model import Calibration, Prediction, Setup
+from gpubed.prediction.model import Calibration, Setup
 from gpubed.prediction.questions import Answer, Questions
 
 EXAMPLE = "gpubed predict --gpu v100 --nodes 1-10 --link '1 Gbit/s,10 Gbit/s'"
@@ -133,47 +133,30 @@ def command(
     asked = Questions(setup, epochs or 90, dataset_size, Calibration(effective_bps=measured))
     if page:
         return _page(ui, page, asked)
-    answers = []
-    if target is not None:
-        answers.append(asked.reach(target, links if len(links) > 1 else questions.LINKS))
-    if len(links) > 1 and setup.nodes > 1 and target is None:
-        answers.append(asked.compare_links(links))
-    if hide:
-        answers.append(asked.hide())
-    if memory:
-        answers.append(asked.fit(_listed("--memory", memory, parse_bytes)[0], optimizer))
-    if epochs:
-        answers.append(asked.cost())
+    several = links if len(links) > 1 else questions.LINKS
+    asks: list[tuple[object, Callable[[], Answer]]] = [
+        (target is not None, lambda: asked.reach(target or 0.0, several)),
+        (len(links) > 1 and setup.nodes > 1 and target is None, lambda: asked.compare_links(links)),
+        (hide, asked.hide),
+        (memory, lambda: asked.fit(_listed("--memory", memory or "", parse_bytes)[0], optimizer)),
+        (epochs, asked.cost),
+    ]
+    answers = [ask() for wanted, ask in asks if wanted]
     return _settings(ui, asked, itertools.product(links, batches, counts), answers)
 
 
 def _settings(
-    ui: UI, asked: Questions, wanted: Iterable[tuple[float, int, int]], answers: list[Answer]
+    ui: UI, asked: Questions, of: Iterable[tuple[float, int, int]], answers: list[Answer]
 ) -> int:
-    """Predict combinations of links, batches and nodes, and print answers."""
-    setup, found = asked.setup, list[tuple[Setup, Prediction]]()
-    for rate, images, count in wanted:
-        if len(found) == _MOST:
-            raise UsageError("these are too many rows", f"ask for {_MOST} at most")
-        one = replace(setup, link_bps=rate, batch=images, nodes=count)
-        found.append((one, model.predict(one, asked.calibration)))
-    rows = [
-        {
-            "nodes": one.nodes,
-            "ranks": one.ranks,
-            "batch": one.batch,
-            "link_bps": one.link_bps,
-            **asdict(predicted),
-        }
-        for one, predicted in found
-    ]
-    told = [answer.document() for answer in answers]
-    ui.document("predict", {"model": setup.model, "gpu": setup.gpu, "rows": rows, "answers": told})
-    ui.table(
-        ["nodes", "link", "batch", "images/s", "90 %", "step", "efficiency", "beside compute"],
-        [_row(one, predicted) for one, predicted in found],
-    )
-    ui.say(f"one-GPU rate: {found[0][1].rate_source}")
+    """Print predictions of links, batches and nodes, and answers."""
+    if len(wanted := list(itertools.islice(of, _MOST + 1))) > _MOST:
+        raise UsageError("these are too many rows", f"ask for {_MOST} at most")
+    rows = [asked.row(link_bps=rate, batch=size, nodes=count) for rate, size, count in wanted]
+    told: dict[str, Any] = {"model": asked.setup.model, "gpu": asked.setup.gpu}
+    told |= {"rows": [row.document() for row in rows]}
+    ui.document("predict", {**told, "answers": [answer.document() for answer in answers]})
+    ui.table(questions.COLUMNS, [row.cells for row in rows])
+    ui.say(f"one-GPU rate: {rows[0].prediction.rate_source}")
     for line in itertools.chain.from_iterable(answer.lines() for answer in answers):
         ui.say(line)
     return 0
@@ -196,27 +179,23 @@ def _history(ui: UI) -> int:
     found, left_out = residuals.history(Project.find())
     rows = [one.document() for one in found]
     ui.document("predict", {"rows": rows, **residuals.summary(found), "left_out": left_out})
-    columns = ("campaign", "point", "measured", "predicted", "90 % interval", "difference", "")
-    ui.table(columns, [one.cells for one in found])
+    columns = ("campaign", "point", "measured", "predicted", "low", "high", "difference", "")
+    ui.table(
+        columns,
+        [
+            (
+                *(one.campaign, one.point),
+                *map(questions.figure, (one.measured, one.predicted, one.low, one.high)),
+                f"{one.difference:+.1%}",
+                "in" if one.inside else "out",
+            )
+            for one in found
+        ],
+    )
     for line in left_out:
         ui.note(f"left out: {line}")
     ui.say(residuals.words(found) or "no campaign of this controller was predicted yet")
     return 0
-
-
-def _row(one: Setup, predicted: Prediction) -> list[str]:
-    share = predicted.parts[predicted.dominates] / predicted.step_s
-    words = predicted.dominates.replace("_", " ")
-    return [
-        str(one.nodes),
-        format_rate(one.link_bps) if one.nodes > 1 else "",
-        str(one.batch),
-        f"{predicted.images_per_s:,.4g}",
-        f"{predicted.low:,.4g} to {predicted.high:,.4g}",
-        f"{1000 * predicted.step_s:,.4g} ms",
-        f"{predicted.efficiency:.0%}",
-        f"{words} {share:.0%}" if share >= 0.005 else "",
-    ]
 
 
 def _table(ui: UI, path: Path) -> int:

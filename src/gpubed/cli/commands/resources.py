@@ -8,7 +8,6 @@ from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.core.errors import UsageError
 from gpubed.prediction import forecast
-from gpubed.prediction.questions import Row
 from gpubed.spec.sections import Experiment
 from gpubed.testbeds import registry
 from gpubed.testbeds.specification import load_plan
@@ -39,11 +38,11 @@ def command(
     documents = [{**asdict(one), "prediction": told.get(one.name)} for one in offers]
     ui.document("resources", {"offers": documents})
     counts = ((o, ("?" if n is None else n for n in (o.free, o.total, o.gpus))) for o in offers)
-    rows = [(o.name, *each, o.gpu_model, o.note, _rate(found.get(o.name))) for o, each in counts]
-    columns = ["machine", "free", "total", "GPUs", "GPU", "note"]
-    if found:
-        columns.append("images/s (90 %)")
-    ui.table(columns, [row[: len(columns)] for row in rows])
+    said = {n: f"{r.cells[3]} on {r.setup.nodes} ({r.cells[4]})" for n, r in found.items()}
+    rows = [(o.name, *each, o.gpu_model, o.note, said.get(o.name, "")) for o, each in counts]
+    columns = ["machine", "free", "total", "GPUs", "GPU", "note", "images/s (90 %)"]
+    shown = len(columns) - (not found)
+    ui.table(columns[:shown], [row[:shown] for row in rows])
     if experiment and not found:
         ui.note("no rate is predicted: no free machine has a GPU that the table of rates knows")
     return 0
@@ -54,7 +53,3 @@ def _experiment(given: str) -> Experiment:
     if not model or not (batch or "1").isdecimal() or batch.strip("0") == "" != batch:
         raise UsageError(f"--for {given!r} is not MODEL:BATCH", "--for resnet50:64")
     return Experiment(model=model, batch=int(batch or 32))
-
-
-def _rate(row: Row | None) -> str:
-    return f"{row.cells[1]} on {row.setup.nodes} ({row.cells[2]})" if row else ""
