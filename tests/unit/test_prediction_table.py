@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -12,19 +13,8 @@ from gpubed.prediction import rates, runs, validation
 from gpubed.prediction.model import Calibration
 
 COLUMNS = [
-    "row_id",
-    "series_id",
-    "model",
-    "sync",
-    "gpu",
-    "n_nodes",
-    "gpus_per_node",
-    "network",
-    "net_gbps_nominal",
-    "precision",
-    "data",
-    "batch_per_gpu",
-    "images_per_s",
+    *("row_id", "series_id", "model", "sync", "gpu", "n_nodes", "gpus_per_node", "network"),
+    *("net_gbps_nominal", "precision", "data", "batch_per_gpu", "images_per_s"),
 ]
 ONE = [
     "1",
@@ -162,11 +152,30 @@ def test_settings_give_a_row_for_each_combination():
         (["--link", "quick"], "--link 'quick'"),
         (["--gpu", "gtx 9999"], "has no GPU 'gtx 9999'"),
         (["--model-from", "train"], "names no function"),
-        (["--model-from", "a:b", "--python", "/none/python"], "does not run a:b"),
     ],
 )
 def test_wrong_words_are_named(words, said):
     assert said in refused(*words)
+
+
+@pytest.mark.process
+def test_a_module_needs_an_interpreter_with_torch():
+    error = run("--model-from", "train:make", "--python", sys.executable).exception
+    assert "train:make cannot be built on the meta device: " in error.message
+    assert error.hint == "name an interpreter that has torch: --python FILE"
+
+
+@pytest.mark.process
+def test_a_module_brings_its_tensors(tmp_path):
+    """The interpreter is a stand-in: a script that prints what meta.py would."""
+    layers = [["0", 1_000_000, 64, 4096, [10_000_000]], ["1", 1_000_000, 64, 4096, [1000]]]
+    interpreter = tmp_path / "python"
+    told = json.dumps({"image": 32, "layers": layers})
+    interpreter.write_text(f"#!/bin/sh\necho '{told}'\n")
+    interpreter.chmod(0o755)
+    own = ["--model-from", "train.py:make", "--python", str(interpreter), "--rate", "100"]
+    (found,) = rows(*own, "--nodes", "2", "--batch", "32", "--link", "1 Gbit/s")
+    assert found["images_per_s"] == pytest.approx(64 / (0.32 + 40e6 * 8 / 0.85e9), rel=0.1)
 
 
 def test_every_published_figure_has_its_source():

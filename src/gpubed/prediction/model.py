@@ -158,7 +158,7 @@ class Calibration:
     effective_bps: float | None = None
     error: float = 0.038
     link_error: dict[str, float] = field(
-        default_factory=lambda: {"tcp": 0.3, "rdma": 0.12, "cpu": 0.4}
+        default_factory=lambda: {"tcp": 0.45, "rdma": 0.12, "cpu": 0.4}
     )
 
 
@@ -355,7 +355,7 @@ def _costs(setup: Setup, known: Calibration, link: float) -> tuple[float, float]
     return max(within, between), min(ring, tree) if setup.algorithm == "auto" else tree
 
 
-def _cycles(setup: Setup, ready: list[tuple[float, float]], wire: float, latency: float) -> float:
+def _cycles(setup: Setup, ready: Sequence[tuple[float, int]], wire: float, latency: float) -> float:
     """Return when Horovod has averaged all: each cycle sends what is ready, in buffers."""
     cycle = HOROVOD_CYCLE if setup.cycle_s is None else setup.cycle_s
     limit = HOROVOD_FUSION if setup.fusion_bytes is None else setup.fusion_bytes
@@ -375,7 +375,9 @@ def _cycles(setup: Setup, ready: list[tuple[float, float]], wire: float, latency
     return ends
 
 
-def _buckets(setup: Setup, ready: list[tuple[float, float]], wire: float, latency: float) -> float:
+def _buckets(
+    setup: Setup, ready: Sequence[tuple[float, int]], wire: float, latency: float
+) -> float:
     """Return when DDP has averaged all: buckets are sent in order, each once it is full."""
     limit = DDP_BUCKET if setup.fusion_bytes is None else setup.fusion_bytes
     ends = held = 0.0
@@ -388,7 +390,7 @@ def _buckets(setup: Setup, ready: list[tuple[float, float]], wire: float, latenc
     return ends
 
 
-def _filled(sizes: list[float], limit: float) -> Iterator[float]:
+def _filled(sizes: Sequence[int], limit: float) -> Iterator[float]:
     held = 0.0
     for size in sizes:
         if held and held + size > limit:

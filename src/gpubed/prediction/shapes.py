@@ -80,7 +80,7 @@ class Shape:
     @classmethod
     def of(cls, name: str, told: Mapping[str, Any]) -> Shape:
         """Return the shape that `meta.py` printed."""
-        layers = (Layer(*row[:4], tensors=tuple(row[4])) for row in told["layers"])
+        layers = (Layer(*row[:4], tuple(row[4])) for row in told["layers"])
         return cls(name, int(told["image"]), tuple(layers))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,71 +24,42 @@ from gpubed.prediction.questions import Answer, Questions
 EXAMPLE = "gpubed predict --gpu v100 --nodes 1-10 --link '1 Gbit/s,10 Gbit/s'"
 PLACE = ("Experiments", 15)
 _T = TypeVar("_T")
-_MOST = 10_000  # rows of a table of settings
 
 
 def command(
     model_name: str = Option("resnet50", "--model", help="Of the table of models."),
-    model_from: str | None = Option(
-        None, "--model-from", help="Your own: package:function or file.py:function that makes it."
-    ),
-    python: Path | None = Option(None, "--python", help="Interpreter with torch, for the above."),
-    gpu: str = Option("v100", "--gpu", help="Such as v100 or a100; cpu for none."),
-    nodes: str = Option("1-10", "--nodes", help="Numbers of nodes: 4, or 1-10, or 1,2,4."),
-    gpus: int = Option(1, "--gpus-per-node", help="Ranks of each node."),
-    batch: str = Option("64", "--batch", help="Images per rank and step; several, as nodes."),
-    link: str = Option(
-        "10 Gbit/s", "--link", "--links", help="Rate between nodes; several with commas."
-    ),
-    transport: str = Option("tcp", "--transport", help="tcp or rdma."),
-    precision: str = Option("fp32", "--precision", help="fp32, tf32, amp, fp16 or bf16."),
-    rate: float | None = Option(None, "--rate", help="Images/s of one GPU, where you know it."),
-    node_rate: float | None = Option(None, "--node-rate", help="Images/s of one node, likewise."),
-    framework: str = Option("horovod", "--framework", help="horovod or ddp."),
-    library: str | None = Option(
-        None, "--library", help="What averages: nccl, gloo or mpi.", show_default="by GPU"
-    ),
-    fusion_mb: float | None = Option(
-        None, "--fusion-mb", help="MiB that travel together.", show_default="the framework's"
-    ),
-    cycle_ms: float | None = Option(
-        None, "--cycle-ms", help="Horovod's cycle time.", show_default="1"
-    ),
-    compression: str = Option("none", "--compression", help="none, or fp16 gradients."),
-    sockets: int = Option(1, "--sockets", help="TCP connections between two nodes."),
-    nics: int = Option(1, "--nics", help="Adapters per node that carry gradients."),
-    algorithm: str = Option("auto", "--algorithm", help="ring, tree, auto or hierarchical."),
-    input_rate: float | None = Option(
-        None, "--input-rate", help="Images/s that a node reads.", show_default="no limit"
-    ),
+    model_from: str | None = Option(None, help="Your own: package:function or file.py:function."),
+    python: str | None = Option(None, help="Interpreter with torch, for --model-from."),
+    gpu: str = Option("v100", help="Such as v100 or a100; cpu for none."),
+    nodes: str = Option("1-10", help="Numbers of nodes: 4, or 1-10, or 1,2,4."),
+    gpus_per_node: int = Option(1, help="Ranks of each node."),
+    batch: str = Option("64", help="Images per rank and step; several, as nodes."),
+    link: str = Option("10 Gbit/s", "--link", "--links", help="Between nodes; several by commas."),
+    transport: str = Option("tcp", help="tcp or rdma."),
+    precision: str = Option("fp32", help="fp32, tf32, amp, fp16 or bf16."),
+    rate: float | None = Option(None, help="Images/s of one GPU, where you know it."),
+    node_rate: float | None = Option(None, help="Images/s of one node, likewise."),
+    framework: str = Option("horovod", help="horovod or ddp."),
+    library: str | None = Option(None, help="nccl, gloo or mpi; by default nccl on GPUs."),
+    fusion_mb: float | None = Option(None, help="MiB that travel together, unless the default."),
+    cycle_ms: float | None = Option(None, help="Horovod's cycle time, unless the default."),
+    compression: str = Option("none", help="none, or fp16 gradients."),
+    sockets: int = Option(1, help="TCP connections between two nodes."),
+    nics: int = Option(1, help="Adapters per node that carry gradients."),
+    algorithm: str = Option("auto", help="ring, tree, auto or hierarchical."),
+    input_rate: float | None = Option(None, help="Images/s that a node reads, if it is limited."),
     real_images: bool = Option(False, "--real-images", help="They are read and decoded."),
-    untuned: bool = Option(False, "--untuned", help="Nobody has tuned link and software."),
-    measured_link: str | None = Option(
-        None, "--measured-link", help="What an allreduce carried between two nodes: 6 Gbit/s."
-    ),
-    target: float | None = Option(
-        None, "--target", help="Images/s: which nodes and link reach it at the least node-hours?"
-    ),
-    hide: bool = Option(False, "--hide-communication", help="Which batch does?"),
-    memory: str | None = Option(
-        None, "--memory", help="Does it fit a GPU of so much, such as 16 GB? Else how?"
-    ),
-    optimizer: str = Option("sgd", "--optimizer", help="For --memory: sgd, adam or adamw."),
-    epochs: int | None = Option(
-        None, "--epochs", min=1, help="How many hours and node-hours do they take?"
-    ),
-    dataset_size: int = Option(
-        1_281_167, "--dataset-size", min=1, help="Images of an epoch, ImageNet's if left out."
-    ),
-    page: Path | None = Option(
-        None, "--page", metavar="FILE", help="Write a page with sliders for all of these."
-    ),
-    history: bool = Option(
-        False, "--history", help="How far predictions of all campaigns here were off."
-    ),
-    table: Path | None = Option(
-        None, "--table", help="CSV of runs: predicts those without images_per_s."
-    ),
+    untuned: bool = Option(False, "--untuned", help="Link and software may not be in order."),
+    measured_link: str | None = Option(None, help="What an allreduce carried between two nodes."),
+    target: float | None = Option(None, help="Images/s: which nodes and link at the least cost?"),
+    hide_communication: bool = Option(False, "--hide-communication", help="Which batch does?"),
+    memory: str | None = Option(None, help="Does it fit a GPU of so much, such as 16 GB?"),
+    optimizer: str = Option("sgd", help="For --memory: sgd, sgd-plain, adam or adamw."),
+    epochs: int | None = Option(None, min=1, help="How many hours and node-hours do they take?"),
+    dataset_size: int = Option(1_281_167, min=1, help="Images of an epoch."),
+    page: Path | None = Option(None, help="Write a page with sliders for all of these."),
+    history: bool = Option(False, "--history", help="How far predictions were off, here, so far."),
+    table: Path | None = Option(None, help="CSV of runs: predicts those without images_per_s."),
     validate: bool = Option(False, "--validate", help="Compare with published runs, held out."),
     as_json: Json = False,
 ) -> int:
@@ -100,11 +71,12 @@ def command(
         return _history(ui)
     if table:
         return _table(ui, table)
+    own = shapes.from_function(model_from, python) if model_from else None
     setup = Setup(
-        model=model_name,
-        gpu=gpu,
+        own.name if own else model_name,
+        gpu,
         nodes=1,
-        gpus_per_node=gpus,
+        gpus_per_node=gpus_per_node,
         batch=1,
         link_bps=0,
         transport=transport,
@@ -122,39 +94,32 @@ def command(
         input_rate=input_rate,
         real_images=real_images,
         tuned=not untuned,
-        shape=shapes.from_function(model_from, str(python) if python else None)
-        if model_from
-        else None,
+        shape=own,
     )
-    measured = _listed("--measured-link", measured_link, parse_rate)[0] if measured_link else None
+    carried = _listed("--measured-link", measured_link, parse_rate)[0] if measured_link else None
     links = [float(one) for one in _listed("--link", link, parse_rate)]
-    batches, counts = _numbers("--batch", batch), _numbers("--nodes", nodes)
-    setup = replace(setup, nodes=max(counts), batch=batches[0], link_bps=links[0])
-    asked = Questions(setup, epochs or 90, dataset_size, Calibration(effective_bps=measured))
+    sizes, counts = _numbers("--batch", batch), _numbers("--nodes", nodes)
+    setup = replace(setup, nodes=max(counts), batch=sizes[0], link_bps=links[0])
+    asked = Questions(setup, epochs or 90, dataset_size, Calibration(effective_bps=carried))
     if page:
         return _page(ui, page, asked)
     several = links if len(links) > 1 else questions.LINKS
+    compared = len(links) > 1 and setup.nodes > 1 and target is None
     asks: list[tuple[object, Callable[[], Answer]]] = [
         (target is not None, lambda: asked.reach(target or 0.0, several)),
-        (len(links) > 1 and setup.nodes > 1 and target is None, lambda: asked.compare_links(links)),
-        (hide, asked.hide),
+        (compared, lambda: asked.compare_links(links)),
+        (hide_communication, asked.hide),
         (memory, lambda: asked.fit(_listed("--memory", memory or "", parse_bytes)[0], optimizer)),
         (epochs, asked.cost),
     ]
     answers = [ask() for wanted, ask in asks if wanted]
-    return _settings(ui, asked, itertools.product(links, batches, counts), answers)
-
-
-def _settings(
-    ui: UI, asked: Questions, of: Iterable[tuple[float, int, int]], answers: list[Answer]
-) -> int:
-    """Print predictions of links, batches and nodes, and answers."""
-    if len(wanted := list(itertools.islice(of, _MOST + 1))) > _MOST:
-        raise UsageError("these are too many rows", f"ask for {_MOST} at most")
-    rows = [asked.row(link_bps=rate, batch=size, nodes=count) for rate, size, count in wanted]
-    told: dict[str, Any] = {"model": asked.setup.model, "gpu": asked.setup.gpu}
-    told |= {"rows": [row.document() for row in rows]}
-    ui.document("predict", {**told, "answers": [answer.document() for answer in answers]})
+    rows = [
+        asked.row(link_bps=rate_of_link, batch=size, nodes=count)
+        for rate_of_link, size, count in itertools.product(links, sizes, counts)
+    ]
+    told = {"rows": [row.document() for row in rows]}
+    told["answers"] = [answer.document() for answer in answers]
+    ui.document("predict", {"model": setup.model, "gpu": gpu, **told})
     ui.table(questions.COLUMNS, [row.cells for row in rows])
     ui.say(f"one-GPU rate: {rows[0].prediction.rate_source}")
     for line in itertools.chain.from_iterable(answer.lines() for answer in answers):
@@ -204,20 +169,11 @@ def _table(ui: UI, path: Path) -> int:
             rows = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{path} cannot be read: {error}", "give a CSV file") from None
-    found = [
-        {
-            "row_id": run.row_id,
-            "images_per_s": predicted.images_per_s,
-            "low": predicted.low,
-            "high": predicted.high,
-        }
-        for run, predicted in runs.filled(rows)
-    ]
-    ui.document("predict", {"rows": found})
-    ui.table(
-        ["row_id", "images_per_s", "low", "high"],
-        [[one["row_id"], *(f"{float(one[key]):.4g}" for key in list(one)[1:])] for one in found],
-    )
+    keys = ("images_per_s", "low", "high")
+    found = [(run.row_id, {key: getattr(of, key) for key in keys}) for run, of in runs.filled(rows)]
+    ui.document("predict", {"rows": [{"row_id": row, **figures} for row, figures in found]})
+    shown = [(row, *(f"{figure:.4g}" for figure in figures.values())) for row, figures in found]
+    ui.table(("row_id", *keys), shown)
     return 0
 
 
@@ -227,22 +183,17 @@ def _validate(ui: UI) -> int:
     with ui.working("fitting with each source held out"):
         lines = validation.table()
     ui.document("predict", {"errors": [asdict(line) for line in lines]})
-    ui.table(
-        ["runs", "method", "n", "MAPE", "median", "90 % of runs", "within interval"],
-        [
-            [
-                line.group,
-                line.method,
-                line.runs,
-                f"{line.mape:.1%}",
-                f"{line.median:.1%}",
-                f"{line.p90:.1%}",
-                "" if line.coverage is None else f"{line.coverage:.0%}",
-            ]
-            for line in lines
-        ],
-    )
+    shown = [
+        (line.group, line.method, line.runs, *map(_percent, (line.mape, line.median, line.p90)))
+        + (_percent(line.coverage),)
+        for line in lines
+    ]
+    ui.table(("runs", "method", "n", "mean", "median", "90 % below", "within interval"), shown)
     return 0
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.1%}"
 
 
 def _numbers(option: str, text: str) -> list[int]:
@@ -252,8 +203,8 @@ def _numbers(option: str, text: str) -> list[int]:
 def _range(text: str) -> Iterator[int]:
     first, dash, last = text.partition("-")
     low, high = int(first), int(last if dash else first)
-    if not 1 <= low <= high <= 100_000:
-        raise ValueError("must count up, from 1 at least")
+    if not 1 <= low <= high < 10_000:
+        raise ValueError("must count up, from 1 to 9999")
     return iter(range(low, high + 1))
 
 
