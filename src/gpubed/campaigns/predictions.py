@@ -26,6 +26,7 @@ from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.units import Moment
 from gpubed.hardware import facts
+from gpubed.jobs.metrics import is_number
 from gpubed.jobs.runs import record as runs
 from gpubed.nodes.allocation import Cluster
 from gpubed.prediction import model
@@ -36,8 +37,9 @@ from gpubed.spec.sections import MOST_GPUS
 FILE = "prediction.json"
 _START_S = 30.0  # to start and collect a run, until runs of the cluster tell
 _PRECISIONS = {"fp32": "fp32", "tf32": "tf32", "fp16": "amp", "bf16": "bf16"}
-# What the rate of one rank depends on beside its device.
+# What the rate of one rank depends on beside its device; and what else a job must have.
 _OF_RATE = ("model", "batch_size", "precision", "image_size", "channels_last")
+_NEEDED = {*_OF_RATE, "framework", "overlap", "compression", "steps"}
 
 
 class Foretold(Model):
@@ -68,23 +70,28 @@ class Known:
     """What a cluster's earlier runs tell: rates of one rank, and the time to start a run."""
 
     def __init__(self, paths: ClusterPaths) -> None:
-        rates, starts = defaultdict[tuple[Any, ...], list[float]](list), list[float]()
+        rates, starts = defaultdict[tuple[str, ...], list[float]](list), list[float]()
         for run in runs.every(paths)[0].values():
-            told, rate = run.metrics, run.metrics.get("images_per_s")
-            if run.state != "ok" or "batch_size" not in run.values or told.get("emulated"):
+            told = {name: one for name, one in run.metrics.items() if is_number(one) and one > 0}
+            if run.state != "ok" or not run.values.keys() >= _NEEDED or "emulated" in run.metrics:
                 continue
-            if run.seconds and (steps := told.get("steps")) and (step_s := told.get("step_s")):
-                starts.append(max(0.0, run.seconds - steps * step_s))
-            if run.world_size == 1 and rate:
-                device = str(told.get("device") or "cpu").removeprefix("cuda").strip(": ()")
-                rates[gpu_named(device), *map(run.values.get, _OF_RATE)].append(rate)
+            if run.seconds and "steps" in told and "step_s" in told:
+                starts.append(max(0.0, run.seconds - told["steps"] * told["step_s"]))
+            if run.world_size == 1 and "images_per_s" in told:
+                device = str(run.metrics.get("device")).removeprefix("cuda").strip(": ()")
+                rates[_key(gpu_named(device), run.values)].append(told["images_per_s"])
         self.rates = {key: statistics.fmean(found) for key, found in rates.items()}
         self.start_s = statistics.fmean(starts) if starts else _START_S
 
     def rate(self, setup: Setup) -> float | None:
         """Return the images/s that one rank of a setup was measured to have, if it was."""
         precision = next(own for own, of in _PRECISIONS.items() if of == setup.precision)
-        return self.rates.get((setup.gpu, setup.model, setup.batch, precision, None, False))
+        own = (setup.model, setup.batch, precision, None, False)
+        return self.rates.get(_key(setup.gpu, dict(zip(_OF_RATE, own, strict=True))))
+
+
+def _key(gpu: str, values: Mapping[str, Any]) -> tuple[str, ...]:
+    return gpu, *(str(values.get(name)) for name in _OF_RATE)
 
 
 def foretell(
@@ -100,8 +107,7 @@ def foretell(
             if (setup := _setup(cluster, point, of, known)) is None:
                 continue
             told = model.predict(setup)
-            steps = None if of.get("epochs") else of.get("steps")
-            seconds = None if steps is None else known.start_s + steps * told.step_s
+            seconds = None if of.get("epochs") else known.start_s + of["steps"] * told.step_s
             found[point.id] = Foretold(**vars(told), seconds=seconds)
     return found
 
@@ -139,9 +145,9 @@ def _setup(cluster: Cluster, point: Point, values: Mapping[str, Any], known: Kno
     """Return the setup of a point; None if the formula does not hold for it."""
     able, network = cluster.allocation.with_ranks, cluster.allocation.experiment
     slots = {node.slots for node in able}
-    if not {"model", "batch_size"} <= values.keys() or len(slots) != 1:
+    if not values.keys() >= _NEEDED or len(slots) != 1:
         return None
-    if values.get("framework") not in ("horovod", "ddp") or not values.get("overlap"):
+    if values["framework"] not in ("horovod", "ddp") or not values["overlap"]:
         return None
     per_node = min(slots.pop(), point.ranks or MOST_GPUS)
     nodes = -(-point.ranks // per_node) if point.ranks else point.nodes or len(able)
@@ -152,9 +158,8 @@ def _setup(cluster: Cluster, point: Point, values: Mapping[str, Any], known: Kno
     found = facts.of_cluster(cluster.paths.facts, cluster.allocation).values()
     titles = [gpu.title for one in found if not one.simulated for gpu in one.gpus]
     gpu = gpu_named(titles[0]) if titles else "cpu"
-    rate = known.rates.get((gpu, *map(values.get, _OF_RATE)))
-    usual_size = 299 if values["model"] == "inception_v3" else 224
-    if rate is None and values.get("image_size") not in (None, usual_size):
+    rate = known.rates.get(_key(gpu, values))
+    if rate is None and values["image_size"]:
         return None  # the table's rates are of the usual size
     fusion, cycle = values.get("fusion_mb"), values.get("cycle_ms")
     declared = cluster.plan.spec.networks.experiment

@@ -12,7 +12,7 @@ from gpubed.hardware import facts
 from gpubed.nodes import allocation
 from gpubed.prediction import rates
 from gpubed.prediction.model import Setup
-from gpubed.prediction.questions import Questions, Row
+from gpubed.prediction.questions import Answer, Questions, Row
 from gpubed.spec.plan import ClusterPlan
 from gpubed.spec.sections import Experiment
 from gpubed.testbeds import registry
@@ -24,8 +24,8 @@ _CHIPS = {"gk210": "k80", "gp100": "p100", "gv100": "v100", "ga100": "a100"}
 
 def of_plan(
     plan: ClusterPlan, paths: ClusterPaths, measured: Callable[[Setup], float | None]
-) -> Questions | None:
-    """Return the questions about a plan's experiment; None if it names none.
+) -> tuple[list[Row], Answer | None]:
+    """Return how a plan's experiment scales, and what it takes; nothing if it names none.
 
     Args:
         measured: Returns the images/s that one rank of a setup was measured to have, if any.
@@ -35,7 +35,7 @@ def of_plan(
     """
     experiment = plan.spec.experiment
     if experiment is None:
-        return None
+        return [], None
     asked = _asked(plan, experiment)
     if asked.setup.nodes > 1 and not asked.setup.link_bps:
         why = "the rate of the nodes' links is not known"
@@ -49,14 +49,15 @@ def of_plan(
             f"gpubed run {plan.cluster} imagenet --nodes 1 --set model={experiment.model} "
             f"--set batch_size={experiment.batch} measures it",
         )
-    return replace(asked, setup=replace(setup, rate=rate))
+    asked = replace(asked, setup=replace(setup, rate=rate))
+    target, link = experiment.target, setup.link_bps
+    return asked.scaling(), asked.reach(target, [link]) if target else asked.cost()
 
 
 def of_offers(plan: ClusterPlan, experiment: Experiment, offers: Iterable[Offer]) -> dict[str, Row]:
-    """Predict an experiment on the free machines of each offer, as many as the plan has at most.
+    """Predict an experiment on the free machines of each offer with a GPU of a known rate.
 
-    Left out are offers whose GPU the testbed does not name, or has no known rate. Where the links'
-    rate is not known, one machine is predicted.
+    Of as many as the plan has, at most; of one where the links' rate is not known.
     """
     asked, found = _asked(plan, experiment), dict[str, Row]()
     most = asked.setup.nodes if asked.setup.link_bps else 1
@@ -73,7 +74,7 @@ def of_offers(plan: ClusterPlan, experiment: Experiment, offers: Iterable[Offer]
 def gpu_named(title: str) -> str:
     """Return a GPU's name in the table of rates: `v100` for `Tesla V100-SXM2-16GB`."""
     pcie = "-pcie" if "pcie" in title.lower() else ""
-    return _CHIPS.get(title.lower().split()[-1]) or f"{rates.family(title)}{pcie}"
+    return _CHIPS.get(title.lower().rpartition(" ")[2]) or f"{rates.family(title)}{pcie}"
 
 
 def _asked(plan: ClusterPlan, experiment: Experiment) -> Questions:

@@ -91,9 +91,14 @@ class Answer:
 
     def lines(self) -> list[str]:
         """Return the answer as text."""
-        said = {"what dominates": self.dominates, "how sure": self.sure}
-        said["what would change it"] = self.changes
-        return [self.words, *(f"  {name}: {text}" for name, text in said.items())]
+        of = self.best.setup
+        return [
+            self.words,
+            f"  of: {of.model}, {of.precision}, {of.gpus_per_node} x {of.gpu} per node",
+            f"  what dominates: {self.dominates}",
+            f"  how sure: {self.sure}",
+            f"  what would change it: {self.changes}",
+        ]
 
     def document(self) -> dict[str, Any]:
         """Return the answer for JSON."""

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpubed.core.paths import Project
-from gpubed.core.reading import Unreadable
 from gpubed.report import groups, read
 from gpubed.report.groups import Group
 from gpubed.report.read import Measured
@@ -53,19 +52,14 @@ def of(measured: Measured, found: Iterable[Group]) -> Iterator[Residual]:
 
 
 def history(project: Project) -> tuple[list[Residual], list[str]]:
-    """Return the residuals of all campaigns of a controller, and why others are left out."""
-    found, left_out = list[Residual](), list[str]()
+    """Return the residuals of all campaigns of a controller, and campaigns without predictions."""
+    found, without = list[Residual](), list[str]()
     for paths in map(project.cluster, project.known()):
         for name in read.names(paths):
-            try:
-                measured = read.load(paths, name)
-            except Unreadable as error:
-                left_out.append(error.message)
-                continue
+            measured = read.load(paths, name)
             found += of(measured, groups.made(measured))
-            if not measured.predicted:
-                left_out.append(f"{paths.name}/{name} began without predictions")
-    return found, left_out
+            without += [] if measured.predicted else [f"{paths.name}/{name}"]
+    return found, without
 
 
 def summary(residuals: Sequence[Residual]) -> dict[str, Any]:

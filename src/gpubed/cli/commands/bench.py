@@ -207,15 +207,15 @@ class _Telling:
             "predicted": progress.predicted,
             "node_hours_left": self._node_hours(progress),
             "points": [
-                *(
-                    {**one.model_dump(include=kept | {"metrics"}), "prediction": told.get(one.id)}
-                    for one in ended
-                ),
-                *(
-                    {"id": one.id, "repetition": number, "settings": dict(one.settings), **pending}
-                    | {"prediction": told.get(one.id)}
-                    for number, one in series.due()
-                ),
+                {**one, "prediction": told.get(one["id"])}
+                for one in (
+                    *(one.model_dump(include=kept | {"metrics"}) for one in ended),
+                    *(
+                        {"id": one.id, "repetition": number, "settings": dict(one.settings)}
+                        | pending
+                        for number, one in series.due()
+                    ),
+                )
             ],
         }
 

@@ -57,7 +57,7 @@ def command(name: ClusterName, as_json: Json = False, engine: EngineOption = Non
     warnings = testbed.backend.warnings(plan.spec)
     warnings = [*seen.notes, *warnings, *doctor.exposed(chosen, testbed.backend)]
     warnings += [one.message for one in found if one.ok]
-    scaling, answer, unpredicted = _predict(plan, paths)
+    scaling, answer, told = _predict(plan, paths)
     ui.document(
         "plan",
         {
@@ -70,8 +70,10 @@ def command(name: ClusterName, as_json: Json = False, engine: EngineOption = Non
             "obstacles": list(obstacles),
             "remedies": list(remedies.values()),
             "prediction": answer
-            and scaling[-1].document()
-            | {"scaling": [row.document() for row in scaling], "answer": answer.document()},
+            and {
+                "scaling": [row.document() for row in scaling],
+                "answer": answer.document(),
+            },
             "warnings": warnings,
         },
     )
@@ -96,33 +98,27 @@ def command(name: ClusterName, as_json: Json = False, engine: EngineOption = Non
     for group in plan.spec.nodes:
         if group.simulate:
             ui.say(f"{group.name}: GPUs are simulated ({group.simulate.model}); none computes")
-    _tell_prediction(ui, scaling, answer, unpredicted)
+    _tell_prediction(ui, scaling, told)
     for warning in warnings:
         ui.note(warning)
     _tell_obstacles(ui, remedies)
     return Refused.exit_code if obstacles else 0
 
 
-def _predict(plan: ClusterPlan, paths: ClusterPaths) -> tuple[list[Row], Answer | None, str]:
-    """Return the scaling of the experiment and what it costs; or why it is not predicted."""
+def _predict(plan: ClusterPlan, paths: ClusterPaths) -> tuple[list[Row], Answer | None, list[str]]:
+    """Return the scaling of the experiment, what it takes, and both in words."""
     try:
-        asked = forecast.of_plan(plan, paths, Known(paths).rate)
-        if asked is None:
-            return [], None, ""
-        target = plan.spec.experiment.target if plan.spec.experiment else None
-        answer = asked.reach(target, [asked.setup.link_bps]) if target else asked.cost()
-        return asked.scaling(), answer, ""
+        scaling, answer = forecast.of_plan(plan, paths, Known(paths).rate)
     except GpubedError as error:
         hint = f"; {error.hint}" if error.hint else ""
-        return [], None, f"the experiment is not predicted: {error.message}{hint}"
+        return [], None, [f"the experiment is not predicted: {error.message}{hint}"]
+    return scaling, answer, answer.lines() if answer else []
 
 
-def _tell_prediction(ui: UI, scaling: list[Row], answer: Answer | None, why: str) -> None:
-    if answer:
-        of = answer.best.setup
-        ui.say(f"predicted for {of.model}, {of.precision}, {of.gpus_per_node} x {of.gpu} per node:")
+def _tell_prediction(ui: UI, scaling: list[Row], told: list[str]) -> None:
+    if scaling:
         ui.table(COLUMNS, [row.cells for row in scaling])
-    for line in answer.lines() if answer else filter(None, [why]):
+    for line in told:
         ui.say(line)
 
 

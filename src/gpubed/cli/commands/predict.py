@@ -141,9 +141,9 @@ def _page(ui: UI, path: Path, asked: Questions) -> int:
 def _history(ui: UI) -> int:
     from gpubed.report import residuals  # loads the report's libraries
 
-    found, left_out = residuals.history(Project.find())
+    found, without = residuals.history(Project.find())
     rows = [one.document() for one in found]
-    ui.document("predict", {"rows": rows, **residuals.summary(found), "left_out": left_out})
+    ui.document("predict", {"rows": rows, **residuals.summary(found), "without": without})
     columns = ("campaign", "point", "measured", "predicted", "low", "high", "difference", "")
     ui.table(
         columns,
@@ -157,8 +157,8 @@ def _history(ui: UI) -> int:
             for one in found
         ],
     )
-    for line in left_out:
-        ui.note(f"left out: {line}")
+    if without:
+        ui.note(f"began without predictions: {', '.join(without)}")
     ui.say(residuals.words(found) or "no campaign of this controller was predicted yet")
     return 0
 
