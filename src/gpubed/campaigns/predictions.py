@@ -43,17 +43,13 @@ _NEEDED = {*_OF_RATE, "framework", "overlap", "compression", "steps"}
 
 
 class Foretold(Model):
-    """The prediction of a point: images/s with the bounds of the 90 % interval, seconds.
-
-    Attributes:
-        seconds: How long a run takes, with its start; None where `epochs` are asked for.
-    """
+    """The prediction of a point: images/s with the bounds of the 90 % interval."""
 
     images_per_s: PositiveFloat
     low: PositiveFloat
     high: PositiveFloat
     step_s: PositiveFloat
-    seconds: float | None = None
+    seconds: float | None = None  # of a run, with its start; none where `epochs` are asked for
     rate_source: str = ""
 
 
@@ -116,8 +112,8 @@ def write(folder: Path, points: Mapping[str, Foretold], now: datetime) -> None:
     """Write a campaign's predictions, before its first point."""
     if points:
         written = _Written(written=now, sha256=_digest(points), points=dict(points))
-        content = written.model_dump_json(by_alias=True, indent=2)
-        files.write(folder / FILE, content.encode(), durable=True)
+        content = written.model_dump_json(by_alias=True, indent=2).encode()
+        files.write(folder / FILE, content, durable=True)
 
 
 def read(folder: Path) -> dict[str, Foretold]:

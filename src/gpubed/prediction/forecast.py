@@ -27,8 +27,7 @@ def of_plan(
 ) -> tuple[list[Row], Answer | None]:
     """Return how a plan's experiment scales, and what it takes; nothing if it names none.
 
-    Args:
-        measured: Returns the images/s that one rank of a setup was measured to have, if any.
+    `measured` returns the images/s that one rank of a setup was measured to have, if any.
 
     Raises:
         UsageError: The GPU or the link is not known, or nodes differ.
@@ -44,11 +43,9 @@ def of_plan(
     setup = replace(asked.setup, gpu=gpu)
     rate = measured(setup)
     if gpu == "cpu" and rate is None:
-        raise UsageError(
-            "no run on one rank tells how fast the CPUs are",
-            f"gpubed run {plan.cluster} imagenet --nodes 1 --set model={experiment.model} "
-            f"--set batch_size={experiment.batch} measures it",
-        )
+        own = f"--set model={experiment.model} --set batch_size={experiment.batch}"
+        again = f"gpubed run {plan.cluster} imagenet --nodes 1 {own} measures it"
+        raise UsageError("no run on one rank tells how fast the CPUs are", again)
     asked = replace(asked, setup=replace(setup, rate=rate))
     target, link = experiment.target, setup.link_bps
     return asked.scaling(), asked.reach(target, [link]) if target else asked.cost()

@@ -108,18 +108,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class Questions:
-    """Answers about one setup.
-
-    Attributes:
-        epochs: Passes over the dataset, for hours and node-hours.
-        dataset_size: Images of an epoch; by default those of ImageNet.
-        calibration: Numbers that a probe measured on the cluster; None takes the shipped ones.
-    """
+    """Answers about one setup; hours are those of all epochs."""
 
     setup: Setup
     epochs: int = 90
-    dataset_size: int = 1_281_167
-    calibration: Calibration | None = None
+    dataset_size: int = 1_281_167  # images of an epoch: those of ImageNet
+    calibration: Calibration | None = None  # of a probe, else the shipped numbers
 
     def row(self, **changes: Any) -> Row:
         """Predict the setup with some changes."""
@@ -148,8 +142,8 @@ class Questions:
             words = f"No number of nodes up to {NODES[-1]} reaches {wanted}; the most are {said}."
             return self._answer("reach", words, best, highest)
         rows.sort(key=lambda row: row.node_hours)
-        best, *others = (f"{_named(row)}, {figure(row.node_hours)} node-hours" for row in rows)
-        words = f"{wanted} at the least node-hours: {best} for {self.epochs} epochs."
+        least, *others = (f"{_named(row)}, {figure(row.node_hours)} node-hours" for row in rows)
+        words = f"{wanted} at the least node-hours: {least} for {self.epochs} epochs."
         words += f" Also: {'; '.join(others)}." if others else ""
         sure = (self.row(nodes=n, link_bps=rows[0].setup.link_bps) for n in NODES)
         count = next((row.setup.nodes for row in sure if row.prediction.low >= target), None)
@@ -220,12 +214,9 @@ class Questions:
             with suppress(GpubedError):  # such as a precision that has no known rate
                 rate = replace(self, setup=best.setup).row(**changes).rate
                 gains.append((rate / best.rate, what))
-        changes = [
-            f"{what} ({gain:.2f} times)"
-            for gain, what in sorted(gains, reverse=True)
-            if gain > 1 + _LITTLE
-        ]
-        changed = "; ".join(changes) or "no faster link, larger batch or other precision"
+        gains = [one for one in sorted(gains, reverse=True) if one[0] > 1 + _LITTLE]
+        changed = "; ".join(f"{what} ({gain:.2f} times)" for gain, what in gains)
+        changed = changed or "no faster link, larger batch or other precision"
         sure = "; ".join(filter(None, (sure, more)))
         return Answer(question, words, dominates, sure, changed, best, tuple(rows))
 

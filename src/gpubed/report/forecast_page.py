@@ -22,11 +22,7 @@ _BATCHES = (16, 32, 64, 128, 256)
 
 
 def html(asked: Questions, models: Sequence[str], gpus: Sequence[str]) -> str:
-    """Return the page; its sliders begin at the setup that is asked about.
-
-    Raises:
-        UsageError: The model or the GPU of that setup is not known.
-    """
+    """Return the page; its sliders begin at the setup that is asked about, which must be known."""
     start = asked.row().setup
     asked = replace(asked, setup=replace(start, rate=None))
     axes: dict[str, Sequence[Any]] = {

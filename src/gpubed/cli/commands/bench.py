@@ -160,11 +160,9 @@ class _Telling:
         compared = repeat.compare(before, series, metric) if before else []
         differences = repeat.differences(before, bench.folder.begun()) if before else []
         ui.document("bench", self._document(compared, differences))
-        told = ["predicted (90 %)"] if series.foretold else []
-        measured = [f"{metric} (± 95 %)", "n"] if metric else []
-        ui.table(
-            [*series.campaign.factors, *told, *measured, "status"], map(self._row, series.points)
-        )
+        columns = [*series.campaign.factors, *(["predicted (90 %)"] if series.foretold else [])]
+        columns += [f"{metric} (± 95 %)", "n"] if metric else []
+        ui.table([*columns, "status"], map(self._row, series.points))
         if len(found := series.on_devices()) > 1:
             told = "; ".join(f"{device}: {len(found[device])} point(s)" for device in sorted(found))
             why = "points differ in more than their settings: not all computed on one device"

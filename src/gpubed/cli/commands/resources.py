@@ -19,10 +19,7 @@ PLACE = ("Cluster", 20)
 def command(
     name: ClusterName,
     for_: str | None = Option(
-        None,
-        "--for",
-        metavar="MODEL[:BATCH]",
-        help="Rank by the predicted rate of this training, else of cluster.yml's experiment.",
+        None, "--for", metavar="MODEL[:BATCH]", help="Rank by the predicted rate of this training."
     ),
     as_json: Json = False,
 ) -> int:
