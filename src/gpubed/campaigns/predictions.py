@@ -69,7 +69,7 @@ class Known:
         rates, starts = defaultdict[tuple[str, ...], list[float]](list), list[float]()
         for run in runs.every(paths)[0].values():
             told = {name: one for name, one in run.metrics.items() if is_number(one) and one > 0}
-            if run.state != "ok" or not run.values.keys() >= _NEEDED or "emulated" in run.metrics:
+            if run.state != "ok" or not run.values.keys() >= _NEEDED or run.metrics.get("emulated"):
                 continue
             if run.seconds and "steps" in told and "step_s" in told:
                 starts.append(max(0.0, run.seconds - told["steps"] * told["step_s"]))
