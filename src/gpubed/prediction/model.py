@@ -32,6 +32,9 @@ NVLINK_BPS = {"v100": 130e9, "p100-sxm2": 60e9, "a100": 230e9, "h100": 400e9, "h
 MIB = 2**20
 DDP_BUCKET, DDP_FIRST = 25 * MIB, 1 * MIB  # torch's bucket_cap_mb and first bucket
 HOROVOD_FUSION, HOROVOD_CYCLE = 128 * MIB, 1e-3  # since 0.21; 64 MiB and 5 ms before
+# What more TCP connections are worth, as a power of their number: 1 to 8 rings 16.5 to 30 Gbit/s
+# (nccl#209), 2 threads 36-41 of 100 (nccl#450), Amazon's 16 about 32 of 100 (arXiv:2006.10103).
+CONNECTIONS = 0.35
 TCP_SHARE = 0.94  # payload of an Ethernet frame of 1500 bytes: 1448 / 1538
 Z90 = NormalDist().inv_cdf(0.95)
 
@@ -58,7 +61,7 @@ class Setup:
             itself, None is the framework's default.
         cycle_s: Horovod's cycle time, seconds; None is its default.
         compression: `none`, or `fp16`: gradients travel as that.
-        sockets: TCP connections between two nodes; NCCL's default is 1.
+        sockets: TCP connections between two nodes; NCCL's default is 1, on Amazon's adapters 16.
         nics: adapters per node that carry gradients.
         algorithm: `ring`, `tree`, `auto` (the faster one, NCCL 2.4 or later) or `hierarchical`.
         input_rate: images/s that a node reads and decodes; None is no limit.
@@ -146,17 +149,17 @@ class Calibration:
         link_error: the same of the link's effective rate, by transport (`cpu`: Gloo and MPI).
     """
 
-    tcp_share: float = 0.8453
-    socket_bps: float = 45.89e9
-    rdma_share: float = 0.9507
-    cpu_bps: float = 8.124e9
-    contention: float = 0.1326
-    spread: float = 0.02286
-    overhead: float = 0.02212
-    slowdown: float = 0.1215
+    tcp_share: float = 0.8449
+    socket_bps: float = 44.38e9
+    rdma_share: float = 0.9424
+    cpu_bps: float = 7.962e9
+    contention: float = 0.09319
+    spread: float = 0.02394
+    overhead: float = 0.02105
+    slowdown: float = 0.1124
     compute: float = 1.0
     effective_bps: float | None = None
-    error: float = 0.038
+    error: float = 0.042
     link_error: dict[str, float] = field(
         default_factory=lambda: {"tcp": 0.45, "rdma": 0.12, "cpu": 0.4}
     )
@@ -172,7 +175,7 @@ REAL_ERROR = 0.05  # of rates with real images in the shipped table, beside thos
 CPU_ERROR = 0.3  # processors that also average: efficiencies of 0.45 to 0.78 (horovod#1120)
 # Of a run that calibrates: the same one on another day differs so much (CSC's table); one node's
 # losses stay.
-_MEASUREMENT, _NODE = 0.03, 0.01
+_MEASUREMENT, _NODE = 0.02, 0.01
 
 
 def predict(setup: Setup, calibration: Calibration | None = None) -> Prediction:
@@ -221,10 +224,12 @@ def calibrated(setup: Setup, images_per_s: float, known: Calibration | None = No
         images_per_s: of all ranks.
         known: the numbers to start from.
     """
-    from scipy.optimize import least_squares  # takes a second to import
+    from scipy.optimize import least_squares  # takes a second
 
     start = _by_node(setup, known or Calibration())
+    one = _rate(setup, setup.shape or shape(setup.model))
     own, link = _errors(setup, start)
+    own = math.hypot(own, one.error)
     before = effective_bps(setup, start) if setup.nodes > 1 else None
     noise = _MEASUREMENT if setup.nodes > 1 else _NODE
 
@@ -233,23 +238,20 @@ def calibrated(setup: Setup, images_per_s: float, known: Calibration | None = No
         return replace(start, compute=start.compute * math.exp(own * by[0]), effective_bps=rate)
 
     def misses(by: Sequence[float]) -> list[float]:
-        step = step_time(replace(setup, node_rate=None, rate=rate), moved(by))
+        step = step_time(replace(setup, node_rate=None, rate=one.images_per_s), moved(by))
         return [math.log(setup.ranks * setup.batch / step / images_per_s) / noise, *by]
 
-    rate = _rate(setup, setup.shape or shape(setup.model)).images_per_s
     # A link that does not limit the start has no slope there.
     tried = [least_squares(misses, [0.0, by], diff_step=1e-3) for by in (0.0, -1.0, -2.0, -3.0)]
-    return moved(min(tried, key=lambda one: one.cost).x)
+    return moved(min(tried, key=lambda each: each.cost).x)
 
 
 def _by_node(setup: Setup, known: Calibration) -> Calibration:
     """Return the calibration that predicts the rate of one node, where that is given."""
     if not setup.node_rate or setup.nodes == 1 or setup.gpus_per_node == 1:
         return known
-    one = replace(setup, nodes=1, node_rate=None, rate=setup.rate)
-    if not setup.rate:
-        one = replace(one, rate=setup.node_rate / setup.gpus_per_node)
-    return calibrated(one, setup.node_rate, known)
+    rate = setup.rate or setup.node_rate / setup.gpus_per_node
+    return calibrated(replace(setup, nodes=1, node_rate=None, rate=rate), setup.node_rate, known)
 
 
 def step_time(setup: Setup, calibration: Calibration) -> float:
@@ -268,7 +270,7 @@ def effective_bps(setup: Setup, calibration: Calibration) -> float:
     if setup.transport == "rdma":
         wire = calibration.rdma_share * setup.link_bps
     else:
-        copies = setup.sockets * calibration.socket_bps
+        copies = setup.sockets**CONNECTIONS * calibration.socket_bps
         wire = 1 / (1 / (calibration.tcp_share * setup.link_bps) + 1 / copies)
         wire *= 1 if setup.tuned else UNTUNED_SHARE
     if not setup.by_nccl:
@@ -409,9 +411,8 @@ def _expected_maximum(n: int) -> float:
 def _within(gpu: str) -> float | None:
     """Return bytes/s of NVLink between the GPUs of a node; None is PCIe."""
     name = gpu.lower()
-    if "pcie" in name:
-        return None
-    return next((rate for kind, rate in NVLINK_BPS.items() if name.startswith(kind)), None)
+    known = (rate for kind, rate in NVLINK_BPS.items() if kind in name and "pcie" not in name)
+    return next(known, None)
 
 
 def _rate(setup: Setup, model: Shape) -> rates.Rate:
@@ -434,7 +435,8 @@ def _errors(setup: Setup, known: Calibration) -> tuple[float, float]:
         own, link = max(own, PROBED_ERROR), PROBED_LINK if setup.tuned else PROBED_UNTUNED_LINK
     elif not setup.tuned:
         link = max(link, UNTUNED_LINK)
-    real = REAL_ERROR if setup.real_images and not setup.input_rate else 0.0
+    reads = setup.real_images and not (setup.input_rate or setup.node_rate)
+    real = REAL_ERROR if reads else 0.0
     cpu = CPU_ERROR if setup.gpu == "cpu" and setup.nodes > 1 else 0.0
     return math.hypot(own, real, cpu), link if setup.nodes > 1 else 0.0
 

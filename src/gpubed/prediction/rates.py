@@ -20,7 +20,7 @@ from importlib.resources import files
 from gpubed.core.errors import UsageError
 from gpubed.prediction.shapes import Shape, known_as, shape
 
-MEASURE = "give the rate (--rate), or measure it: gpubed bench lab imagenet-gpu"
+MEASURE = "give the rate of one (--rate), or measure it: gpubed bench lab imagenet-gpu"
 DATA = files("gpubed.prediction").joinpath("data")
 _HALF = ("amp", "fp16", "bf16")  # compute with half-precision factors; the others do not
 # Standard deviations of the logarithm of a rate: frameworks and drivers of one GPU; a batch that
@@ -48,8 +48,8 @@ class Row:
     batch: int
     half: bool
     synthetic: bool
-    images_per_s: float
     source: str
+    images_per_s: float
 
 
 def family(gpu: str) -> str:
@@ -70,40 +70,19 @@ def published() -> tuple[dict[str, str], ...]:
 def table() -> tuple[Row, ...]:
     """Return what was measured on one GPU: gpubed's own points, and published rows."""
     own = csv.DictReader(DATA.joinpath("rates.csv").read_text().splitlines())
-    rows = [
-        Row(
-            row["gpu"],
-            row["model"],
-            int(row["batch"]),
-            row["precision"] in _HALF,
-            True,
-            float(row["images_per_s"]),
-            row["source"],
-        )
-        for row in own
-    ]
     kept: dict[tuple[str, str, int, bool, bool, str], list[float]] = defaultdict(list)
+    for row in own:
+        half, images = row["precision"] in _HALF, float(row["images_per_s"])
+        kept[row["gpu"], row["model"], int(row["batch"]), half, True, row["source"]] = [images]
     for row in published():
         if row["n_gpus"] == "1" and row["images_per_s"] and row["batch_per_gpu"]:
             if row["grade"] == "C" or row["gpu"].startswith("("):
                 continue
-            half = row["precision"].split()[0] in _HALF
-            model = known_as(row["model"])
-            place = row["source_ref"]
-            key = (
-                family(row["gpu"]),
-                model,
-                int(row["batch_per_gpu"]),
-                half,
-                row["data"] == "synthetic",
-                place,
-            )
-            kept[key].append(float(row["images_per_s"]))
-    rows += [
-        Row(*key[:5], images_per_s=statistics.median(each), source=key[5])
-        for key, each in kept.items()
-    ]
-    return tuple(rows)
+            name, model = family(row["gpu"]), known_as(row["model"])
+            half, noise = row["precision"].split()[0] in _HALF, row["data"] == "synthetic"
+            place = (name, model, int(row["batch_per_gpu"]), half, noise, row["source_ref"])
+            kept[place].append(float(row["images_per_s"]))
+    return tuple(Row(*place, statistics.median(each)) for place, each in kept.items())
 
 
 def gpus() -> list[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpubed.core.errors import UsageError
@@ -15,23 +16,17 @@ from gpubed.prediction.shapes import known_as
 
 Row = Mapping[str, str]
 NEEDED = (
-    "row_id",
-    "series_id",
-    "model",
-    "gpu",
-    "n_nodes",
-    "gpus_per_node",
-    "net_gbps_nominal",
-    "batch_per_gpu",
-    "images_per_s",
+    *("row_id", "series_id", "model", "gpu", "n_nodes", "gpus_per_node"),
+    *("net_gbps_nominal", "batch_per_gpu", "images_per_s"),
 )
 # Rates of links that are named by their kind, in Gbit/s, and assumed ones.
-_KINDS = {"edr": 100, "hdr": 200, "fdr": 56, "qdr": 32, "slingshot": 200, "infiniband": 100}
+_INFINIBAND = {"qdr": 32, "fdr": 56, "edr": 100, "hdr": 200, "ndr": 400}
+_KINDS = _INFINIBAND | {"slingshot": 200, "infiniband": 100}
 _ETHERNET = 10
-_RDMA = re.compile(r"rdma|roce(?!-capable)|infiniband|slingshot|aries|\b[efh]dr\b", re.I)
+_RDMA = re.compile(r"rdma|roce(?!-capable)|infiniband|slingshot|aries|\befa\b|\b[efhn]dr\b", re.I)
 # Amazon's adapters: NCCL opens 2 threads x 8 sockets (src/transport/net_socket.cc:354).
 _AMAZON = re.compile(r"\bec2\b|\baws\b|\bp[234]\.|p3dn|g4dn", re.I)
-_UNTUNED = re.compile(r"untuned|not tuned|saw |seen|single tcp flow|host bound|loader bound", re.I)
+_UNTUNED = re.compile(r"untuned|not tuned|single tcp flow", re.I)
 _HALF_BATCH, _BATCH = 128, 64  # where a table is silent
 
 
@@ -61,8 +56,8 @@ def read(rows: Sequence[Row]) -> list[Run]:
     series: dict[str, list[Run]] = defaultdict(list)
     for number, row in enumerate(rows, start=2):
         try:
-            run = _run(row)
-        except (ValueError, KeyError) as error:
+            run = _run({name: value or "" for name, value in row.items()})
+        except ValueError as error:
             raise UsageError(
                 f"line {number} (row_id {row.get('row_id')}) cannot be read: {error}",
                 "write n_nodes, gpus_per_node and batch_per_gpu as numbers",
@@ -73,9 +68,9 @@ def read(rows: Sequence[Row]) -> list[Run]:
 
 def _run(row: Row) -> Run:
     nodes, gpus = _count(row, "n_nodes"), _count(row, "gpus_per_node")
-    words = " ".join(row.get(name) or "" for name in ("sync", "framework", "network"))
-    sync = f"{row.get('sync') or ''} {row.get('framework') or ''}".lower()
-    network, notes = row.get("network") or "", row.get("notes") or ""
+    sync = f"{row.get('sync', '')} {row.get('framework', '')}".lower()
+    network, notes = row.get("network", ""), row.get("notes", "")
+    words = f"{sync} {network}"
     library = "nccl"
     if not re.search("(?<!no )nccl", sync) and re.search("gloo|mpi|cpu", sync):
         library = "gloo" if "gloo" in sync else "mpi"
@@ -91,7 +86,7 @@ def _run(row: Row) -> Run:
         gpu="cpu" if "cpu" in row["gpu"].lower() else row["gpu"],
         nodes=nodes,
         gpus_per_node=gpus,
-        batch=int(float(batch)) if batch else _HALF_BATCH if half else _BATCH,
+        batch=_count(row, "batch_per_gpu") if batch else _HALF_BATCH if half else _BATCH,
         link_bps=link * 1e9,
         transport="rdma" if rdma else "tcp",
         precision=precision if precision in ("fp32", "tf32", "amp", "fp16", "bf16") else "fp32",
@@ -103,11 +98,12 @@ def _run(row: Row) -> Run:
         real_images=(row.get("data") or "synthetic") != "synthetic",
         tuned=not _UNTUNED.search(f"{words} {notes}") and (bool(stated) or rdma),
     )
-    images = row["images_per_s"].strip()
+    images = float(row["images_per_s"].strip() or "nan")
+    if images <= 0 or link <= 0:
+        raise ValueError("rates must be above 0")
     source = row.get("source_ref") or row.get("source") or ""
-    return Run(
-        row["row_id"], row["series_id"], setup, float(images) if images else None, source, row
-    )
+    measured = None if math.isnan(images) else images
+    return Run(row["row_id"], row["series_id"], setup, measured, source, row)
 
 
 def _count(row: Row, name: str) -> int:
@@ -124,21 +120,25 @@ def _rate_in(network: str) -> float:
     return kinds[0] if kinds else _ETHERNET
 
 
-def _with_base(run: Run, series: Iterable[Run]) -> Run:
-    """Give a run the rates of one GPU and of one node that its series has, of the same batch."""
-    same = [
-        one
-        for one in series
-        if one.measured
-        and one.setup.nodes == 1
-        and (one.setup.batch, one.setup.precision, one.setup.model)
-        == (run.setup.batch, run.setup.precision, run.setup.model)
-    ]
-    single = [one.measured for one in same if one.setup.gpus_per_node == 1]
-    node = [one.measured for one in same if one.setup.gpus_per_node == run.setup.gpus_per_node > 1]
-    rate = statistics.median(filter(None, single)) if single else None
-    whole = statistics.median(filter(None, node)) if node else None
-    return replace(run, setup=replace(run.setup, rate=rate, node_rate=whole))
+def _with_base(run: Run, series: Sequence[Run]) -> Run:
+    """Give a run the rates of one GPU and of one node that its series has."""
+
+    def rate(gpus: int, *same: str) -> float | None:
+        """Return images/s of one node with so many GPUs; 0 takes any number, for one of them."""
+        found = [
+            one.measured / (1 if gpus else one.setup.ranks)
+            for one in series
+            if one.measured and one.setup.nodes == 1
+            if gpus in (0, one.setup.ranks)
+            if all(getattr(one.setup, name) == getattr(run.setup, name) for name in same)
+        ]
+        return statistics.median(found) if found else None
+
+    exact, near = ("model", "precision", "batch"), ("model", "precision")
+    gpus = run.setup.gpus_per_node
+    node = rate(gpus, *exact) if gpus > 1 else None
+    single = rate(1, *exact) or (None if node else rate(1, *near) or rate(0, *near))
+    return replace(run, setup=replace(run.setup, rate=single, node_rate=node))
 
 
 def filled(rows: Sequence[Row]) -> list[tuple[Run, Prediction]]:

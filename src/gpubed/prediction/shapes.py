@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import difflib
 import gzip
-import json
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+
+from typing_extensions import TypedDict  # which Pydantic asks for below Python 3.12
 
 from gpubed.core.errors import UsageError
+from gpubed.core.reading import Document
 
 # Names of published tables, without signs between words; TensorFlow's Inception v3 has no
 # auxiliary head.
@@ -25,6 +25,13 @@ _ALIASES = {
     "bert": "bert-base",
     "inceptionv3": "inception3",
 }
+
+
+class Told(TypedDict):
+    """A shape as `meta.py` prints it."""
+
+    image: int
+    layers: list[tuple[str, int, int, int, list[int]]]
 
 
 @dataclass(frozen=True)
@@ -78,10 +85,13 @@ class Shape:
         return tuple(found)
 
     @classmethod
-    def of(cls, name: str, told: Mapping[str, Any]) -> Shape:
+    def of(cls, name: str, told: Told) -> Shape:
         """Return the shape that `meta.py` printed."""
-        layers = (Layer(*row[:4], tuple(row[4])) for row in told["layers"])
-        return cls(name, int(told["image"]), tuple(layers))
+        layers = (
+            Layer(part, macs, outputs, kept, tuple(tensors))
+            for part, macs, outputs, kept, tensors in told["layers"]
+        )
+        return cls(name, told["image"], tuple(layers))
 
 
 def names() -> list[str]:
@@ -149,11 +159,11 @@ def from_function(place: str, python: str | None = None) -> Shape:
             "module and a batch of two examples"
         )
         raise UsageError(f"{place} cannot be built on the meta device: {last}", hint)
-    return Shape.of(Path(place.partition(":")[0]).stem, json.loads(done.stdout))
+    told = Document(done.stdout.encode(), f"the shape of {place}").json(Told)
+    return Shape.of(Path(place.partition(":")[0]).stem, told)
 
 
 @cache
-def _table() -> dict[str, dict[str, Any]]:
+def _table() -> dict[str, Told]:
     data = files("gpubed.prediction").joinpath("data/shapes.json.gz").read_bytes()
-    found: dict[str, dict[str, Any]] = json.loads(gzip.decompress(data))
-    return found
+    return Document(gzip.decompress(data), "the table of models").json(dict[str, Told])

@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -133,11 +134,11 @@ def _fitted(
     widths = np.array([width for _, width in priors.values()])
 
     def calibration(logs: np.ndarray) -> Calibration:
-        values = [float(f"{value:.4g}") for value in np.exp(logs)]
-        return replace(start, **dict(zip(priors, values, strict=True)))  # type: ignore[arg-type]
+        values: Any = dict(zip(priors, map(float, np.exp(logs)), strict=True))
+        return replace(start, **values)
 
     def misses(logs: np.ndarray) -> np.ndarray:
-        numbers = replace(start, **dict(zip(priors, np.exp(logs), strict=True)))  # type: ignore[arg-type]
+        numbers = calibration(logs)
         off = [weight * _miss(run, numbers) for run, weight in zip(seen, weights, strict=True)]
         return np.concatenate([off, (logs - centre) / widths])
 
@@ -244,7 +245,8 @@ def _p_norm(seen: Sequence[Run]) -> tuple[float, ...]:
     def misses(norm: np.ndarray) -> list[float]:
         steps = (run.setup.ranks * run.setup.batch / (run.measured or math.nan) for run in tuned)
         return [
-            math.log(_normed(r.setup, norm) / step) for r, step in zip(tuned, steps, strict=True)
+            math.log(_normed(r.setup, list(norm)) / step)
+            for r, step in zip(tuned, steps, strict=True)
         ]
 
     bounds = ([0, 0, 0.1, 0.1, 1], [0.1, 0.01, 1, 1, 10])

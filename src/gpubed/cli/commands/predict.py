@@ -184,8 +184,8 @@ def _validate(ui: UI) -> int:
         lines = validation.table()
     ui.document("predict", {"errors": [asdict(line) for line in lines]})
     shown = [
-        (line.group, line.method, line.runs, *map(_percent, (line.mape, line.median, line.p90)))
-        + (_percent(line.coverage),)
+        [line.group, line.method, line.runs]
+        + [_percent(share) for share in (line.mape, line.median, line.p90, line.coverage)]
         for line in lines
     ]
     ui.table(("runs", "method", "n", "mean", "median", "90 % below", "within interval"), shown)
