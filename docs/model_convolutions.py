@@ -7,8 +7,9 @@ channels, output channels, side of the output in pixels, side of the filter.
 
 from __future__ import annotations
 
+import csv
 import gzip
-import json
+import io
 import sys
 from functools import partial
 from pathlib import Path
@@ -43,7 +44,10 @@ def convolutions(name: str) -> list[list[int | str]]:
 
 
 if __name__ == "__main__":
-    table = {name: rows for name in model.names() if (rows := convolutions(name))}
-    text = json.dumps(table, separators=(",", ":")).encode()
-    path = ROOT / "src" / "gpubed" / "prediction" / "data" / "convolutions.json.gz"
-    path.write_bytes(gzip.compress(text, 9, mtime=0))
+    with io.StringIO(newline="") as text:
+        table = csv.writer(text, lineterminator="\n")
+        table.writerow(["model", "name", "given", "made", "side", "kernel"])
+        table.writerows([one, *row] for one in model.names() for row in convolutions(one))
+        found = text.getvalue().encode()
+    path = ROOT / "src" / "gpubed" / "prediction" / "data" / "convolutions.csv.gz"
+    path.write_bytes(gzip.compress(found, 9, mtime=0))

@@ -39,14 +39,12 @@ class Cut:
         value: Number of the node that makes the tensor.
         shape: The tensor's shape, for one microbatch.
         work: Operations of the forward pass before it, with `WEIGHT_WORK` for each weight.
-        weights: Number of weights before it.
     """
 
     place: int
     value: int
     shape: tuple[int, ...]
     work: int
-    weights: int
 
 
 class _Measured(fx.Interpreter):
@@ -72,20 +70,18 @@ def cuts(traced: fx.GraphModule, images: Tensor) -> list[Cut]:
     _Measured(traced).run(images)
     numbers = {node: number for number, node in enumerate(traced.graph.nodes)}
     *nodes, _ = numbers
-    found = []
-    work = weights = 0
+    found, work = [], 0
     crossing: set[fx.Node] = set()
     for place, node in enumerate(nodes, 1):
-        if node.op == "call_module":
-            added = sum(w.numel() for w in traced.get_submodule(node.target).parameters())
-            weights += added
-            work += WEIGHT_WORK * added
         work += node.meta["work"]
+        if node.op == "call_module":
+            weights = traced.get_submodule(node.target).parameters()
+            work += WEIGHT_WORK * sum(weight.numel() for weight in weights)
         crossing = {n for n in {*crossing, node} if any(numbers[u] >= place for u in n.users)}
         if len(crossing) == 1 and not _is_overwritten(traced, *crossing):
             [value] = crossing
             if isinstance(result := value.meta["result"], Tensor):
-                found.append(Cut(place, numbers[value], tuple(result.shape), work, weights))
+                found.append(Cut(place, numbers[value], tuple(result.shape), work))
     if found[-1].place < len(nodes):
         raise Unfit("framework=pipeline is for models with one output; take ddp or fsdp")
     return found
@@ -105,10 +101,10 @@ def divide(places: list[Cut], parts: int) -> list[Cut]:
     """The cuts that divide a model into parts of about equal work, with its input and output.
 
     Of several divisions whose largest part has the least work, it is the one with the least to
-    send. Each part has weights.
+    send. A part without work has no weights, and is not for a rank.
 
     Raises:
-        Unfit: The model has not enough parts with weights.
+        Unfit: The model has not enough parts with work.
     """
 
     @cache
@@ -119,7 +115,7 @@ def divide(places: list[Cut], parts: int) -> list[Cut]:
         for end in ends:
             before, after = places[start], places[end]
             rest = best(end, parts - 1) if parts > 1 else (0, 0, ())
-            if after.weights > before.weights and rest:
+            if after.work > before.work and rest:
                 largest = max(after.work - before.work, rest[0])
                 found.append((largest, math.prod(after.shape) + rest[1], (end, *rest[2])))
         return min(found, default=None)
@@ -202,7 +198,14 @@ class Pipeline(TorchRanks):
         ends = divide(cuts(copy.deepcopy(traced).to("meta"), there), self.size)
         self.network = part_of(traced, *ends[self.rank : self.rank + 2]).to(self.device)
         self.optimizer = make_optimizer(self.network.parameters())
-        self._stage = self._make_stage([end.shape for end in ends])
+        types = [torch.float32, *[self._dtype] * (self.size - 1), torch.float32]
+        # As shapes and types are known, ranks need not exchange them.
+        given, output = (
+            torch.empty(ends[n].shape, dtype=types[n], device=self.device, requires_grad=n > 0)
+            for n in (self.rank, self.rank + 1)
+        )
+        layers = _Layers(self.network, output.dtype)
+        self._stage = _Stage(layers, self.rank, self.size, self.device, given, output)
         self._schedule = Schedule1F1B(self._stage, self.options.microbatches, self._timed_loss)
         # A rank sends its outputs forward and the gradients of its inputs back.
         sent = [0, *(math.prod(end.shape) for end in ends[1:-1]), 0]
@@ -211,16 +214,6 @@ class Pipeline(TorchRanks):
         self._weights = len(names)
         # An optimizer's state has numbers of weights instead of their names.
         self._own = [names.index(name) for name, _ in self.network.named_parameters()]
-
-    def _make_stage(self, shapes: list[tuple[int, ...]]) -> _Stage:
-        """This rank's stage; as shapes are known, ranks need not exchange them."""
-        types = [torch.float32, *[self._dtype] * (self.size - 1), torch.float32]
-        given, output = (
-            torch.empty(shapes[end], dtype=types[end], device=self.device, requires_grad=end > 0)
-            for end in (self.rank, self.rank + 1)
-        )
-        layers = _Layers(self.network, output.dtype)
-        return _Stage(layers, self.rank, self.size, self.device, given, output)
 
     def learn(
         self, images: Tensor, labels: Tensor, compute: Compute, loss_of: LossOf, mark: Mark

@@ -115,7 +115,8 @@ def test_links_carry_their_rate_and_the_allreduce_uses_them(cluster):
 
 
 @pytest.mark.parametrize(
-    "framework", ["horovod", "ddp", pytest.param("fsdp", marks=pytest.mark.long)]
+    "framework",
+    ["horovod", "ddp", *(pytest.param(n, marks=pytest.mark.long) for n in ("fsdp", "pipeline"))],
 )
 def test_imagenet_tells_where_the_time_of_a_step_goes(cluster, framework):
     settings = {"model": "mobilenet_v3_small", "image_size": 32, "batch_size": 8, "steps": 8}

@@ -13,9 +13,9 @@ The largest of three moments counts, each a sum of tensors that torch holds at o
 
 from __future__ import annotations
 
+import csv
 import gzip
 import itertools
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -141,7 +141,7 @@ def _moments(
 def _workspaces(model: str, batch: int) -> dict[str, float]:
     """Return the bytes of the largest FFT of each convolution of a model of the shipped table."""
     found = {}
-    for name, given, made, side, kernel in _convolutions().get(model, []):
+    for name, given, made, side, kernel in _convolutions(model):
         tiles = math.ceil(side / (TILE - kernel + 1)) ** 2
         sizes = [_spectrum(TILE) * (given * made + batch * tiles * (given + made))]
         if (padded := side + kernel - 1) <= LARGEST:
@@ -151,16 +151,20 @@ def _workspaces(model: str, batch: int) -> dict[str, float]:
     return found
 
 
+@cache
+def _convolutions(model: str) -> list[tuple[str, int, int, int, int]]:
+    data = files("gpubed.prediction").joinpath("data/convolutions.csv.gz").read_bytes()
+    rows = csv.reader(gzip.decompress(data).decode().splitlines())
+    return [
+        (name, int(given), int(made), int(side), int(kernel))
+        for known, name, given, made, side, kernel in rows
+        if known == model
+    ]
+
+
 def _spectrum(side: int) -> int:
     """Return the bytes of a real square's complex spectrum, of which half is kept."""
     return side * (side // 2 + 1) * 8
-
-
-@cache
-def _convolutions() -> dict[str, list[tuple[str, int, int, int, int]]]:
-    data = files("gpubed.prediction").joinpath("data/convolutions.json.gz").read_bytes()
-    found: dict[str, list[tuple[str, int, int, int, int]]] = json.loads(gzip.decompress(data))
-    return found
 
 
 def advice(
