@@ -10,11 +10,11 @@ from typer.testing import CliRunner
 from gpubed import cli
 from gpubed.campaigns import matrix, predictions
 from gpubed.campaigns.predictions import Foretold
-from gpubed.jobs.runs import record
 from gpubed.nodes.ssh import SSH
 from support import measurements
 from support.bench_verb import bench
-from support.samples import granted_cluster, sample_origin
+from support.imagenet_runs import ran
+from support.samples import granted_cluster
 
 pytestmark = pytest.mark.process
 __all__ = ["bench"]
@@ -25,36 +25,21 @@ settings: {image_size: 32, steps: 12, warmup_steps: 4}
 """
 
 
-def ran(paths, rate=40.0, batch=32, hour=10, ranks=1, **values):
-    """Write a run of job imagenet that has ended well."""
-    started = datetime(2026, 11, 23, hour, tzinfo=UTC)
-    own = {"model": "resnet18", "batch_size": batch, "precision": "fp32", "image_size": 32}
-    run = record.Record(
-        run_id=f"{started:%Y-%m-%dT%H%M%SZ}-imagenet",
-        request=record.Request(job="imagenet"),
-        origin=sample_origin(),
-        command=(),
-        values={**own, "channels_last": False, **values},
-        world_size=ranks,
-        started=started,
-        state="ok",
-        seconds=12 * batch / rate + 20,
-        metrics={"images_per_s": rate, "step_s": batch / rate, "steps": 12, "device": "cpu"},
-    )
-    (paths.runs / run.run_id).mkdir(parents=True)
-    record.write(paths.runs / run.run_id, run)
+def alone(bench, rate, hour=10, **settings):
+    """Let one rank have trained before."""
+    ran(bench.paths.runs, rate, hour, **{"model": "resnet18", "image_size": 32, **settings})
 
 
 def test_a_plan_predicts_each_point_and_how_long_all_take(bench):
     bench.file.write_text(CAMPAIGN)
-    ran(bench.paths)
-    ran(bench.paths, batch=64, hour=11)
+    alone(bench, 40.0)
+    alone(bench, 40.0, 11, batch_size=64)
     told = json.loads(bench("--plan", "--json").stdout)
     found = {one["id"]: one["prediction"] for one in told["points"]}
-    alone = found["nodes-1.batch_size-32.model-resnet18"]
-    assert alone["images_per_s"] == pytest.approx(40)
-    assert alone["low"] <= 40 <= alone["high"]
-    assert alone["seconds"] == pytest.approx(12 * 32 / 40 + 20)
+    one = found["nodes-1.batch_size-32.model-resnet18"]
+    assert one["images_per_s"] == pytest.approx(40)
+    assert one["low"] <= 40 <= one["high"]
+    assert one["seconds"] == pytest.approx(12 * 32 / 40 + 20)
     both = found["nodes-2.batch_size-64.model-resnet18"]
     assert 40 < both["images_per_s"] < 80
     assert told["seconds_left"] == pytest.approx(sum(one["seconds"] for one in found.values()))
@@ -67,7 +52,7 @@ def test_a_plan_predicts_each_point_and_how_long_all_take(bench):
 
 def test_points_without_a_known_rate_are_not_predicted(bench):
     bench.file.write_text(CAMPAIGN)
-    ran(bench.paths)
+    alone(bench, 40.0)
     found = {
         o["id"]: o["prediction"] for o in json.loads(bench("--plan", "--json").stdout)["points"]
     }
@@ -80,14 +65,14 @@ def test_points_without_a_known_rate_are_not_predicted(bench):
 )
 def test_trainings_that_the_formula_does_not_describe_are_not_predicted(bench, settings):
     bench.file.write_text(CAMPAIGN.replace("steps: 12", f"steps: 12, {settings}"))
-    ran(bench.paths)
+    alone(bench, 40.0)
     told = json.loads(bench("--plan", "--json").stdout)["points"]
     assert [one["prediction"] for one in told] == [None] * 4
 
 
 def test_predictions_are_written_with_time_and_checksum_before_the_first_point(bench):
     bench.file.write_text(CAMPAIGN)
-    ran(bench.paths)
+    alone(bench, 40.0)
     before = datetime.now(UTC)
     assert bench().return_value == 0
     written = json.loads((bench.folder / "prediction.json").read_text())
@@ -95,14 +80,14 @@ def test_predictions_are_written_with_time_and_checksum_before_the_first_point(b
     assert written["sha256"] == hashlib.sha256(points.encode()).hexdigest()
     first = min(datetime.fromisoformat(point["started"]) for point in bench.points())
     assert before <= datetime.fromisoformat(written["written"]) <= first + timedelta(seconds=1)
-    ran(bench.paths, rate=80.0, hour=12)
+    alone(bench, 80.0, 12)
     bench()
     assert json.loads((bench.folder / "prediction.json").read_text()) == written, "never anew"
 
 
 def test_edited_predictions_are_refused(bench):
     bench.file.write_text(CAMPAIGN)
-    ran(bench.paths)
+    alone(bench, 40.0)
     bench()
     path = bench.folder / "prediction.json"
     path.write_text(path.read_text().replace('"low": ', '"low": 1'))
@@ -161,12 +146,52 @@ def test_a_report_without_predictions_has_none(paths):
     assert "shaded" not in (folder / "report" / "report.html").read_text()
 
 
-def test_a_report_names_predictions_that_were_changed_and_goes_without(paths):
+def test_a_report_refuses_predictions_that_were_changed(paths):
     campaign = measurements.document()
     folder = measurements.write(paths, campaign)
     foretold(folder, campaign)
     path = folder / "prediction.json"
     path.write_text(path.read_text().replace('"high": ', '"high": 1'))
-    told = report()
-    assert told["predictions"] == []
-    assert [one["file"] for one in told["broken"]] == ["prediction.json"]
+    words = ["report", "lab", "--here"]
+    error = CliRunner().invoke(cli.build(), words, standalone_mode=False).exception
+    assert "it was changed since: its SHA-256 is another one" in str(error)
+    assert f"remove {path}" in error.hint
+
+
+def test_a_run_of_another_kind_tells_no_rate(bench):
+    bench.file.write_text(CAMPAIGN)
+    alone(bench, 40.0, 10, image_size=64)
+    alone(bench, 40.0, 11, batch_size=64, precision="bf16")
+    alone(bench, 40.0, 12, ranks=2)
+    told = json.loads(bench("--plan", "--json").stdout)["points"]
+    assert [one["prediction"] for one in told] == [None] * 4
+
+
+def history(*words):
+    done = CliRunner().invoke(cli.build(), ["predict", "--history", *words], standalone_mode=False)
+    assert done.exception is None
+    return done
+
+
+def test_the_history_has_all_campaigns_of_all_clusters(paths):
+    for name, off in (("first", 1.05), ("second", 1.3)):
+        campaign = measurements.document(name)
+        foretold(measurements.write(paths, campaign), campaign, off)
+    measurements.write(paths, measurements.document("unforeseen"))
+    told = json.loads(history("--json").stdout)
+    assert len(told["rows"]) == 24
+    assert {row["campaign"] for row in told["rows"]} == {"lab/first", "lab/second"}
+    for row in told["rows"]:
+        assert row["inside"] == (row["low"] <= row["measured"] <= row["high"])
+        assert row["difference"] == pytest.approx(row["predicted"] / row["measured"] - 1)
+    assert told["coverage"] == 0.5
+    assert 0.05 < told["median_difference"] < 0.3
+    assert told["without"] == ["lab/unforeseen"]
+    said = history()
+    assert said.stdout.count("lab/first") == 12
+    assert "interval has 50% of 24 points" in said.stdout
+    assert "began without predictions: lab/unforeseen" in said.stderr
+
+
+def test_without_campaigns_the_history_says_so(paths):
+    assert "no campaign of this controller was predicted yet" in history().stdout

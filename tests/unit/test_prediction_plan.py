@@ -1,16 +1,14 @@
 """`gpubed plan` and `gpubed resources` of a cluster that names its experiment."""
 
 import json
-from datetime import UTC, datetime
 
 import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.jobs.runs import record
 from gpubed.testbeds.base import Offer, Testbed
 from support.cluster import Cluster
-from support.samples import sample_origin
+from support.imagenet_runs import ran
 
 pytestmark = pytest.mark.process
 GPUS = [{"name": "gpu", "count": 4, "gpus": 1, "simulate": "V100-SXM2-16GB"}]
@@ -78,22 +76,7 @@ def test_why_nothing_is_predicted_is_one_line(plan, experiment, why):
 
 def test_the_rate_of_cpus_is_that_of_an_earlier_run_on_one_rank(tmp_path):
     cluster = Cluster(tmp_path, "planned", configure=False, experiment={"model": "resnet18"})
-    values = {"model": "resnet18", "batch_size": 32, "precision": "fp32", "channels_last": False}
-    run = record.Record(
-        run_id="2026-11-23T100000Z-imagenet",
-        request=record.Request(job="imagenet"),
-        origin=sample_origin(),
-        command=(),
-        values={**values, "image_size": None},
-        world_size=1,
-        started=datetime(2026, 11, 23, tzinfo=UTC),
-        state="ok",
-        seconds=60.0,
-        metrics={"images_per_s": 7.5, "step_s": 4.3, "steps": 10, "device": "cpu"},
-    )
-    folder = cluster.state / "runs" / run.run_id
-    folder.mkdir(parents=True)
-    record.write(folder, run)
+    ran(cluster.state / "runs", 7.5, model="resnet18")
     told = cluster.json("plan", "--engine", "embedded")["prediction"]
     assert told["scaling"][0]["images_per_s"] == pytest.approx(7.5)
     assert told["scaling"][0]["gpu"] == "cpu"
