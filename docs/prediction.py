@@ -57,7 +57,7 @@ def keep() -> None:
 
 
 def _kept(point: validation.Point) -> dict[str, Any]:
-    run, one = point.run, point.predicted
+    run, one = point.run, point.found[validation.OURS]
     linear = run.setup.ranks * (run.setup.rate or 0)
     figures = (run.measured or 0, one.images_per_s, one.low, one.high)
     measured, predicted, low, high = (round(figure / linear, 4) for figure in figures)

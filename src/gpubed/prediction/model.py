@@ -10,7 +10,7 @@ docs/concepts/prediction.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from statistics import NormalDist
@@ -371,8 +371,12 @@ def _cycles(setup: Setup, ready: Sequence[tuple[float, int]], wire: float, laten
         taken = at
         while taken < len(ready) and ready[taken][0] <= tick:
             taken += 1
-        for size in _filled([size for _, size in ready[at:taken]], limit):
-            ends = max(ends, tick) + latency + size * wire
+        held = 0.0
+        for _, size in ready[at:taken]:
+            if held and held + size > limit:
+                ends, held = max(ends, tick) + latency + held * wire, 0.0
+            held += size
+        ends = max(ends, tick) + latency + held * wire
         at = taken
     return ends
 
@@ -390,16 +394,6 @@ def _buckets(
             ends = max(ends, time) + latency + held * wire
             held, first = 0.0, limit
     return ends
-
-
-def _filled(sizes: Sequence[int], limit: float) -> Iterator[float]:
-    held = 0.0
-    for size in sizes:
-        if held and held + size > limit:
-            yield held
-            held = 0.0
-        held += size
-    yield held
 
 
 @cache

@@ -151,10 +151,6 @@ def _miss(run: Run, numbers: Calibration) -> float:
     return math.log(run.setup.ranks * run.setup.batch / step / (run.measured or math.nan))
 
 
-def _one_gpu(run: Run, numbers: Calibration) -> Prediction:
-    return model.predict(_without_node(run), numbers)
-
-
 def _without_node(run: Run) -> Setup:
     """Return the set-up without the rate of a node, unless that of one GPU is not known."""
     return replace(run.setup, node_rate=None if run.setup.rate else run.setup.node_rate)
@@ -175,13 +171,11 @@ class Errors:
 
 @dataclass(frozen=True)
 class Point:
-    """A run and what was predicted for it by numbers that its source did not fit."""
+    """A run, its group, and by method what numbers predict that its source did not fit."""
 
     run: Run
     group: str
-    predicted: Prediction
-    probed: Prediction | None
-    others: dict[str, float]
+    found: dict[str, Prediction | float]
 
 
 GROUPS = {
@@ -190,6 +184,7 @@ GROUPS = {
     "untuned": "untuned or not comparable",
 }
 LINEAR, ADDITIVE, POLLUX = "linear", "no overlap, line rate", "p-norm (Pollux)"
+OURS, PROBED = "gpubed predict", "gpubed predict, after a probe on 2 nodes"
 
 
 def points(by: Callable[[Run], str] = owner, groups: Sequence[str] = tuple(GROUPS)) -> list[Point]:
@@ -205,21 +200,22 @@ def points(by: Callable[[Run], str] = owner, groups: Sequence[str] = tuple(GROUP
             rest = [one for one in known if by(one) != out]
             held[out] = fit(rest), _p_norm(rest)
         numbers, norm = held[out]
-        probed = None
-        if (small := probes.get(runs.alike(run))) and small.setup.nodes < run.setup.nodes:
+        setup = _without_node(run)
+        alone, wire = _alone(setup), _on_wire(setup)
+        steps = {LINEAR: alone, ADDITIVE: alone + wire, POLLUX: _normed(setup, norm)}
+        methods: dict[str, Prediction | float]
+        methods = {name: setup.ranks * setup.batch / step for name, step in steps.items()}
+        methods[OURS] = model.predict(setup, numbers)
+        if (small := probes.get(runs.alike(run))) and small.setup.nodes < setup.nodes:
             local = model.calibrated(_without_node(small), small.measured or math.nan, numbers)
-            probed = model.predict(_without_node(run), local)
-        alone, wire = _alone(run.setup), _on_wire(run.setup)
-        others = {LINEAR: alone, ADDITIVE: alone + wire, POLLUX: _normed(run.setup, norm)}
-        images = {name: run.setup.ranks * run.setup.batch / step for name, step in others.items()}
-        found.append(Point(run, subset(run), _one_gpu(run, numbers), probed, images))
+            methods[PROBED] = model.predict(setup, local)
+        found.append(Point(run, subset(run), methods))
     return found
 
 
 def _alone(setup: Setup) -> float:
     """Return the step time of one GPU."""
-    rate = setup.rate or (setup.node_rate or math.nan) / setup.gpus_per_node
-    return setup.batch / rate
+    return setup.batch / (setup.rate or (setup.node_rate or math.nan) / setup.gpus_per_node)
 
 
 def _on_wire(setup: Setup) -> float:
@@ -253,53 +249,30 @@ def _p_norm(seen: Sequence[Run]) -> tuple[float, ...]:
     return tuple(least_squares(misses, [0.01, 1e-4, 0.6, 0.9, 2], bounds=bounds, loss="soft_l1").x)
 
 
-OURS, PROBED = "gpubed predict", "gpubed predict, after a probe on 2 nodes"
-
-
 @cache
 def table() -> tuple[Errors, ...]:
     """Return the errors of each method on each group of runs, and by source on the tuned ones."""
-    known = points()
-    lines = []
+    known, lines = points(), []
     for group, title in GROUPS.items():
         some = [point for point in known if point.group == group]
-        lines += _compared(title, some)
-    for name in dict.fromkeys(owner(point.run) for point in known if point.group != "untuned"):
-        some = [p for p in known if p.group != "untuned" and owner(p.run) == name]
-        lines.append(_errors(f"tuned, {name}", OURS, some, lambda point: point.predicted))
-    tuned = points(lambda run: run.setup.model, ["tuned"])
-    lines.append(_errors("tuned, a model held out", OURS, tuned, lambda point: point.predicted))
-    return tuple(lines)
+        lines += [_errors(title, name, some) for name in (LINEAR, ADDITIVE, POLLUX, OURS)]
+        if more := [point for point in some if PROBED in point.found]:
+            lines += [_errors(f"{title}, more than 2 nodes", name, more) for name in (OURS, PROBED)]
+    tuned = [point for point in known if point.group != "untuned"]
+    for name in dict.fromkeys(owner(point.run) for point in tuned):
+        some = [point for point in tuned if owner(point.run) == name]
+        lines.append(_errors(f"tuned, {name}", OURS, some))
+    by_model = points(lambda run: run.setup.model, ["tuned"])
+    return *lines, _errors("tuned, a model held out", OURS, by_model)
 
 
-def _compared(title: str, some: list[Point]) -> list[Errors]:
-    lines = [
-        _errors(title, name, some, lambda point, name=name: point.others[name])  # type: ignore[misc]
-        for name in (LINEAR, ADDITIVE, POLLUX)
-    ]
-    lines.append(_errors(title, OURS, some, lambda point: point.predicted))
-    if probed := [point for point in some if point.probed]:
-        same = f"{title}, more than 2 nodes"
-        lines.append(_errors(same, OURS, probed, lambda point: point.predicted))
-        lines.append(_errors(same, PROBED, probed, lambda point: point.probed))
-    return lines
-
-
-def _errors(
-    group: str,
-    method: str,
-    some: list[Point],
-    predicted: Callable[[Point], Prediction | float | None],
-) -> Errors:
+def _errors(group: str, method: str, some: Sequence[Point]) -> Errors:
     off, inside = [], []
     for point in some:
-        value, measured = predicted(point), point.run.measured or math.nan
+        value, measured = point.found[method], point.run.measured or math.nan
         if isinstance(value, Prediction):
             inside.append(value.low <= measured <= value.high)
             value = value.images_per_s
-        off.append(abs((value or math.nan) / measured - 1))
-    p90 = float(np.quantile(off, 0.9))
-    cover = statistics.fmean(inside) if inside else None
-    return Errors(
-        group, method, len(off), statistics.fmean(off), statistics.median(off), p90, cover
-    )
+        off.append(abs(value / measured - 1))
+    figures = statistics.fmean(off), statistics.median(off), float(np.quantile(off, 0.9))
+    return Errors(group, method, len(off), *figures, statistics.fmean(inside) if inside else None)

@@ -212,6 +212,5 @@ def _listed(option: str, text: str, read: Callable[[Any], _T]) -> list[_T]:
     try:
         return [read(part.strip()) for part in text.split(",")]
     except ValueError as error:
-        raise UsageError(
-            f"{option} {text!r}: {error}", f"gpubed predict --help says {option}"
-        ) from None
+        hint = "write 4, 1-10 or 1,2,4 for numbers, 1 Gbit/s,10 Gbit/s for rates"
+        raise UsageError(f"{option} {text!r}: {error}", hint) from None
