@@ -98,6 +98,7 @@ def _asked(plan: ClusterPlan, experiment: Experiment) -> Questions:
 def _gpu(plan: ClusterPlan, paths: ClusterPaths) -> str:
     """Return the GPU's name in the table of rates; `cpu` where the plan asks for none."""
     titles = [node.simulate.model for node in plan.nodes if node.simulate]
+    titles += getattr(plan.spec.backend, "gpu_model", ())  # which GPULab is asked for
     if not any(node.gpus for node in plan.nodes):
         return "cpu"
     if not titles and paths.allocation.exists():
