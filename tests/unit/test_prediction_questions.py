@@ -53,7 +53,7 @@ def test_the_smallest_batch_that_hides_communication_leaves_five_percent_of_it()
     assert all(
         share(row) > 0.05 for row in answer.rows if row.setup.batch < answer.best.setup.batch
     )
-    assert f"Batch {answer.best.setup.batch} per rank hides" in answer.words
+    assert answer.words.startswith(f"Batch {answer.best.setup.batch} hides communication")
 
 
 def test_hours_are_images_over_the_rate_and_their_bounds_those_of_the_interval():

@@ -93,10 +93,7 @@ def _key(gpu: str, values: Mapping[str, Any]) -> tuple[str, ...]:
 def foretell(
     cluster: Cluster, points: Sequence[Point], values: Sequence[Mapping[str, Any]]
 ) -> dict[str, Foretold]:
-    """Return the predictions of points by id, as far as there can be any.
-
-    `values` are those of the job's arguments at each point.
-    """
+    """Return what points can be foretold to give, by id; `values` are their job's arguments."""
     known, found = Known(cluster.paths), dict[str, Foretold]()
     for point, of in zip(points, values, strict=True):
         with suppress(GpubedError):  # such as a model or a GPU without a known rate

@@ -80,8 +80,9 @@ def _asked(plan: ClusterPlan, experiment: Experiment) -> Questions:
     computing = [node for node in plan.nodes if node.slots]
     ranks = sorted({node.slots for node in computing})
     if len(ranks) > 1:
-        listed = " and ".join(map(str, ranks))
-        raise UsageError(f"nodes differ: they have {listed} ranks", "give all as many GPUs")
+        raise UsageError(
+            f"nodes have from {ranks[0]} to {ranks[-1]} ranks", "give all as many GPUs"
+        )
     setup = Setup(
         model=experiment.model,
         gpu="",

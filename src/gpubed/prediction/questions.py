@@ -1,7 +1,6 @@
 """Questions about a training before nodes are booked, each answered by `model.predict`.
 
-Node-hours are `nodes x images / (images/s) / 3600`, for a number of epochs over a dataset; the time
-to start a job and to load data is not in them.
+Node-hours are `nodes x images / (images/s) / 3600`: the start of a job is not in them.
 """
 
 from __future__ import annotations
@@ -102,8 +101,10 @@ class Answer:
 
     def document(self) -> dict[str, Any]:
         """Return the answer for JSON."""
-        rows = [row.document() for row in self.rows]
-        return vars(self) | {"best": self.best.document(), "rows": rows}
+        return vars(self) | {
+            "best": self.best.document(),
+            "rows": [r.document() for r in self.rows],
+        }
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ class Questions:
         words += f" Also: {'; '.join(others)}." if others else ""
         sure = (self.row(nodes=n, link_bps=rows[0].setup.link_bps) for n in NODES)
         count = next((row.setup.nodes for row in sure if row.prediction.low >= target), None)
-        lower = f"{count or 'more than 64'} nodes reach {wanted} at the lower end, too"
+        lower = f"{wanted} at its lower end takes {count or 'more than 64'} node(s)"
         return self._answer("reach", words, rows[0], rows, lower)
 
     def compare_links(self, links: Sequence[float]) -> Answer:
@@ -173,27 +174,23 @@ class Questions:
             raise UsageError("one node has no communication to hide", "--nodes 2, or more")
         rows = [self.row(batch=batch) for batch in BATCHES]
         best = next((row for row in rows if _communication(row) <= _LITTLE), rows[-1])
-        share = _communication(best)
-        words = f"Batch {best.setup.batch} per rank hides communication: {share:.0%} of a step."
-        if share > _LITTLE:
-            words = (
-                f"No batch up to {BATCHES[-1]} hides communication: there, {share:.0%} of a step."
-            )
+        share, batch = _communication(best), best.setup.batch
+        which = f"Batch {batch}" if share <= _LITTLE else f"No batch up to {batch}"
+        words = f"{which} hides communication: there, it takes {share:.0%} of a step."
         return self._answer("batch", words, best, rows)
 
     def cost(self) -> Answer:
         """Say how long the training takes, how many node-hours, and what half the nodes do."""
-        best = self.row()
-        half = self.row(nodes=best.setup.nodes // 2) if best.setup.nodes > 1 else None
-        words = f"{self.epochs} epochs of {self.dataset_size:,} images take "
-        words += "; ".join(
+        counts = dict.fromkeys((self.setup.nodes, self.setup.nodes // 2 or 1))
+        best, *_ = rows = [self.row(nodes=count) for count in counts]
+        took = "; ".join(
             f"{figure(row.hours)} h on {_named(row)}, {figure(row.node_hours)} node-hours"
-            for row in filter(None, (best, half))
+            for row in rows
         )
-        found = best.prediction
-        least, most = (best.hours * best.rate / bound for bound in (found.high, found.low))
-        sure = f"{figure(least)} to {figure(most)} h"
-        return self._answer("cost", f"{words}.", best, [best, half] if half else [best], sure)
+        words = f"{self.epochs} epochs of {self.dataset_size:,} images take {took}."
+        bounds = (best.prediction.high, best.prediction.low)
+        sure = " to ".join(figure(best.hours * best.rate / bound) for bound in bounds)
+        return self._answer("cost", words, best, rows, f"{sure} h")
 
     def fit(self, memory_bytes: float, optimizer: str) -> Answer:
         """Say whether the training fits a GPU of so much memory, and how it does otherwise."""

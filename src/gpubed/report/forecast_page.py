@@ -32,9 +32,8 @@ def html(asked: Questions, models: Sequence[str], gpus: Sequence[str]) -> str:
         "link_bps": _LINKS,
         "nodes": _NODES,
     }
-    settings = (dict(zip(axes, values, strict=True)) for values in product(*axes.values()))
     work = {"epochs": asked.epochs, "dataset_size": asked.dataset_size}
-    cells = [_cell(asked, one) for one in settings]
+    cells = [_cell(asked, dict(zip(axes, one, strict=True))) for one in product(*axes.values())]
     grid = {"axes": axes, "cells": cells, "causes": list(PARTS.values()), "work": work}
     grid["start"] = {name: getattr(start, name) for name in axes}
     script = (assets() / "templates" / "report" / "forecast.js").read_text()

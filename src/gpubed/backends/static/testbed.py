@@ -161,8 +161,8 @@ class StaticTestbed(Testbed):
             owner = seen.owner
             note = f"node {owner['node']} of {owner['cluster']}" if owner else seen.system
             chips = {chip.chip for id_ in seen.gpu_ids if (chip := chip_of(id_))}
-            model = ", ".join(sorted(chips))
-            return Offer(host.address, 1, 0 if owner else 1, seen.gpus, model, note)
+            free, model = 0 if owner else 1, ", ".join(sorted(chips))
+            return Offer(host.address, 1, free, seen.gpus, model, note)
 
         return parallel.each(offer, access.each(config))
 

@@ -191,8 +191,12 @@ class _Telling:
         bench, series, progress = self.bench, self.bench.series, self.bench.series.progress()
         kept = {"id", "status", "reason", "repetition", "settings", "run_id", "run_dir", "seconds"}
         ended = (record for point in series.points for record in series.of(point))
-        told = {id_: one.model_dump() for id_, one in series.foretold.items()}
         pending = {"status": "pending", "run_id": "", "metrics": {}}
+
+        def told(one: Record | Point) -> dict[str, Any]:
+            foretold = series.foretold.get(one.id)
+            return {"prediction": foretold and foretold.model_dump()}
+
         return {
             "differences": [vars(one) for one in differences],
             "comparisons": [one.document() for one in compared],
@@ -205,15 +209,12 @@ class _Telling:
             "predicted": progress.predicted,
             "node_hours_left": self._node_hours(progress),
             "points": [
-                {**one, "prediction": told.get(one["id"])}
-                for one in (
-                    *(one.model_dump(include=kept | {"metrics"}) for one in ended),
-                    *(
-                        {"id": one.id, "repetition": number, "settings": dict(one.settings)}
-                        | pending
-                        for number, one in series.due()
-                    ),
-                )
+                *(one.model_dump(include=kept | {"metrics"}) | told(one) for one in ended),
+                *(
+                    {"id": one.id, "repetition": number, "settings": dict(one.settings)}
+                    | {**pending, **told(one)}
+                    for number, one in series.due()
+                ),
             ],
         }
 
@@ -225,9 +226,9 @@ class _Telling:
         status = f"{failed} failed" if failed else f"{due} pending" if due and found else ""
         status = status or ("ok" if found else "pending")
         measured = [_mean(values, self.unit), len(values)] if metric else []
-        told, predicted = series.foretold.get(point.id), list[object]()
-        if series.foretold:
-            predicted = [told and f"{figure(told.low)} to {figure(told.high)} images/s"]
+        told = series.foretold.get(point.id)
+        interval = told and f"{figure(told.low)} to {figure(told.high)} images/s"
+        predicted = [interval] if series.foretold else []
         return [*point.settings.values(), *predicted, *measured, status]
 
 

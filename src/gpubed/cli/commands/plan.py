@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from gpubed.campaigns.predictions import Known
 from gpubed.cli import status_view
@@ -18,13 +19,14 @@ from gpubed.core.paths import ClusterPaths
 from gpubed.engines import stack
 from gpubed.engines.embedded import ResourceEvent
 from gpubed.prediction import forecast
-from gpubed.prediction.questions import COLUMNS, Answer, Row
+from gpubed.prediction.questions import COLUMNS
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import registry
 
 EXAMPLE = "gpubed plan lab"
 PLACE = ("Cluster", 40)
 _STACK = "pulumi:pulumi:Stack"  # Pulumi's own record of the rest, no resource of a cluster
+_Table = list[tuple[str, ...]]
 _SHOWN = {"create", "update", "replace", "delete"}
 
 
@@ -57,7 +59,7 @@ def command(name: ClusterName, as_json: Json = False, engine: EngineOption = Non
     warnings = testbed.backend.warnings(plan.spec)
     warnings = [*seen.notes, *warnings, *doctor.exposed(chosen, testbed.backend)]
     warnings += [one.message for one in found if one.ok]
-    scaling, answer, told = _predict(plan, paths)
+    prediction, cells, told = _predict(plan, paths)
     ui.document(
         "plan",
         {
@@ -69,11 +71,7 @@ def command(name: ClusterName, as_json: Json = False, engine: EngineOption = Non
             "node_hours": None if hours is None else round(hours, 2),
             "obstacles": list(obstacles),
             "remedies": list(remedies.values()),
-            "prediction": answer
-            and {
-                "scaling": [row.document() for row in scaling],
-                "answer": answer.document(),
-            },
+            "prediction": prediction,
             "warnings": warnings,
         },
     )
@@ -98,26 +96,30 @@ def command(name: ClusterName, as_json: Json = False, engine: EngineOption = Non
     for group in plan.spec.nodes:
         if group.simulate:
             ui.say(f"{group.name}: GPUs are simulated ({group.simulate.model}); none computes")
-    _tell_prediction(ui, scaling, told)
+    _tell_prediction(ui, cells, told)
     for warning in warnings:
         ui.note(warning)
     _tell_obstacles(ui, remedies)
     return Refused.exit_code if obstacles else 0
 
 
-def _predict(plan: ClusterPlan, paths: ClusterPaths) -> tuple[list[Row], Answer | None, list[str]]:
-    """Return the scaling of the experiment, what it takes, and both in words."""
+def _predict(plan: ClusterPlan, paths: ClusterPaths) -> tuple[Any, _Table, list[str]]:
+    """Return the prediction of the experiment for JSON, its table, and its words."""
     try:
-        scaling, answer = forecast.of_plan(plan, paths, Known(paths).rate)
+        scaling, answer = forecast.of_plan(plan, paths, lambda setup: Known(paths).rate(setup))
     except GpubedError as error:
         hint = f"; {error.hint}" if error.hint else ""
-        return [], None, [f"the experiment is not predicted: {error.message}{hint}"]
-    return scaling, answer, answer.lines() if answer else []
+        return None, [], [f"the experiment is not predicted: {error.message}{hint}"]
+    if answer is None:
+        return None, [], []
+    rows = [row.document() for row in scaling]
+    cells = [row.cells for row in scaling]
+    return {"scaling": rows, "answer": answer.document()}, cells, answer.lines()
 
 
-def _tell_prediction(ui: UI, scaling: list[Row], told: list[str]) -> None:
-    if scaling:
-        ui.table(COLUMNS, [row.cells for row in scaling])
+def _tell_prediction(ui: UI, cells: _Table, told: list[str]) -> None:
+    if cells:
+        ui.table(COLUMNS, cells)
     for line in told:
         ui.say(line)
 

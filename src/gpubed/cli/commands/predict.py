@@ -142,8 +142,8 @@ def _history(ui: UI) -> int:
     from gpubed.report import residuals  # loads the report's libraries
 
     found, without = residuals.history(Project.find())
-    rows = [one.document() for one in found]
-    ui.document("predict", {"rows": rows, **residuals.summary(found), "without": without})
+    told = {**residuals.summary(found), "without": without}
+    ui.document("predict", {"rows": [one.document() for one in found], **told})
     columns = ("campaign", "point", "measured", "predicted", "low", "high", "difference", "")
     ui.table(
         columns,
