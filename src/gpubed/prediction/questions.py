@@ -5,12 +5,13 @@ Node-hours are `nodes x images / (images/s) / 3600`: the start of a job is not i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from gpubed.core.errors import GpubedError, UsageError
+from gpubed.core.errors import GpubedError
 from gpubed.core.units import format_rate
 from gpubed.prediction import memory, model
 from gpubed.prediction.model import Calibration, Prediction, Setup
@@ -130,33 +131,27 @@ class Questions:
 
     def reach(self, target: float, links: Sequence[float] = LINKS) -> Answer:
         """Find the nodes and the link that reach `target` images/s at the least node-hours."""
-        if target <= 0:
-            raise UsageError(f"a target of {target:g} images/s is none", "--target 2000")
-        wanted, rows, highest = f"{figure(target)} images/s", list[Row](), list[Row]()
-        for link in links:
-            tried = [self.row(nodes=count, link_bps=link) for count in NODES]
-            rows += [row for row in tried if row.rate >= target][:1]
-            highest.append(max(tried, key=lambda row: row.rate))
+        wanted = f"{figure(target)} images/s"
+        tried = [[self.row(nodes=n, link_bps=link) for n in NODES] for link in links]
+        rows = [row for of in tried for row in [one for one in of if one.rate >= target][:1]]
         if not rows:
-            best = max(highest, key=lambda row: row.rate)
+            best = max(itertools.chain(*tried), key=lambda row: row.rate)
             said = f"{_named(best)}: {figure(best.rate)} images/s"
             words = f"No number of nodes up to {NODES[-1]} reaches {wanted}; the most are {said}."
-            return self._answer("reach", words, best, highest)
+            return self._answer("reach", words, best, [best])
         rows.sort(key=lambda row: row.node_hours)
-        least, *others = (f"{_named(row)}, {figure(row.node_hours)} node-hours" for row in rows)
+        named = (f"{_named(row)}, {figure(row.node_hours)} node-hours" for row in rows)
+        least, *others = dict.fromkeys(named)
         words = f"{wanted} at the least node-hours: {least} for {self.epochs} epochs."
         words += f" Also: {'; '.join(others)}." if others else ""
-        sure = (self.row(nodes=n, link_bps=rows[0].setup.link_bps) for n in NODES)
-        count = next((row.setup.nodes for row in sure if row.prediction.low >= target), None)
-        lower = f"{wanted} at its lower end takes {count or 'more than 64'} node(s)"
+        sure = (row for row in itertools.chain(*tried) if row.prediction.low >= target)
+        safe = min(sure, key=lambda row: row.node_hours, default=None)
+        lower = f"for its lower end, {_named(safe) if safe else 'no number of nodes'} is enough"
         return self._answer("reach", words, rows[0], rows, lower)
 
-    def compare_links(self, links: Sequence[float]) -> Answer:
+    def compare_links(self, links: Iterable[float]) -> Answer:
         """Say what each faster link gives over the slowest of them."""
-        if len(set(links)) < 2 or self.setup.nodes < 2:
-            why = "links are compared between two nodes or more, and there must be two"
-            raise UsageError(why, "--nodes 4 --links 1Gbit,10Gbit")
-        slow, *others = rows = [self.row(link_bps=link) for link in sorted(set(links))]
+        slow, *others = rows = [self.row(link_bps=link) for link in sorted(links)]
         said, doubts = list[str](), list[str]()
         for row in others:
             gain = row.rate / slow.rate
@@ -170,8 +165,6 @@ class Questions:
 
     def hide(self) -> Answer:
         """Find the smallest batch at which communication takes 5 % of a step at most."""
-        if self.setup.nodes < 2:
-            raise UsageError("one node has no communication to hide", "--nodes 2, or more")
         rows = [self.row(batch=batch) for batch in BATCHES]
         best = next((row for row in rows if _communication(row) <= _LITTLE), rows[-1])
         share, batch = _communication(best), best.setup.batch

@@ -112,9 +112,8 @@ def _predict(plan: ClusterPlan, paths: ClusterPaths) -> tuple[Any, _Table, list[
         return None, [], [f"the experiment is not predicted: {error.message}{hint}"]
     if answer is None:
         return None, [], []
-    rows = [row.document() for row in scaling]
-    cells = [row.cells for row in scaling]
-    return {"scaling": rows, "answer": answer.document()}, cells, answer.lines()
+    told = {"scaling": [row.document() for row in scaling], "answer": answer.document()}
+    return told, [row.cells for row in scaling], answer.lines()
 
 
 def _tell_prediction(ui: UI, cells: _Table, told: list[str]) -> None:

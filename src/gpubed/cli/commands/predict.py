@@ -51,7 +51,9 @@ def command(
     real_images: bool = Option(False, "--real-images", help="They are read and decoded."),
     untuned: bool = Option(False, "--untuned", help="Link and software may not be in order."),
     measured_link: str | None = Option(None, help="What an allreduce carried between two nodes."),
-    target: float | None = Option(None, help="Images/s: which nodes and link at the least cost?"),
+    target: float | None = Option(
+        None, min=1, help="Images/s: which nodes and link at the least cost?"
+    ),
     hide_communication: bool = Option(False, "--hide-communication", help="Which batch does?"),
     memory: str | None = Option(None, help="Does it fit a GPU of so much, such as 16 GB?"),
     optimizer: str = Option("sgd", help="For --memory: sgd, sgd-plain, adam or adamw."),
@@ -104,10 +106,10 @@ def command(
     if page:
         return _page(ui, page, asked)
     several = links if len(links) > 1 else questions.LINKS
-    compared = len(links) > 1 and setup.nodes > 1 and target is None
+    compared = len(set(links)) > 1 and setup.nodes > 1 and target is None
     asks: list[tuple[object, Callable[[], Answer]]] = [
         (target is not None, lambda: asked.reach(target or 0.0, several)),
-        (compared, lambda: asked.compare_links(links)),
+        (compared, lambda: asked.compare_links({*links})),
         (hide_communication, asked.hide),
         (memory, lambda: asked.fit(_listed("--memory", memory or "", parse_bytes)[0], optimizer)),
         (epochs, asked.cost),
