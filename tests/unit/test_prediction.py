@@ -134,7 +134,20 @@ def test_a_rate_comes_from_its_source():
     assert "tensorflow" in exact.rate_source
     assert exact.low < 228 < exact.high
     other = predict(Setup("resnet101", "h200", 1, 1, 64, 0, "none"))
-    assert "resnet50 by multiply-adds" in other.rate_source
+    assert "by multiply-adds and activations" in other.rate_source
+
+
+@pytest.mark.parametrize("gpu", ["p100-sxm2", "k80"])
+@pytest.mark.parametrize("name", ["resnet50", "resnet152", "vgg16", "inception3"])
+def test_a_rate_of_another_model_is_within_its_error(monkeypatch, gpu, name):
+    def found():
+        return rates.lookup(gpu, name, shape(name), 32, "fp32")
+
+    measured = found()
+    others = tuple(row for row in rates.table() if row.model != name)
+    monkeypatch.setattr(rates, "table", lambda: others)
+    guessed = found()
+    assert abs(math.log(guessed.images_per_s / measured.images_per_s)) < 2 * guessed.error
 
 
 @pytest.mark.parametrize(

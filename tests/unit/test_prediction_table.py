@@ -3,6 +3,7 @@
 import csv
 import json
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -220,3 +221,12 @@ def test_tuned_runs_of_other_sources_are_predicted():
     assert len(off) == 18
     assert sum(off) / len(off) < 0.05
     assert sorted(off)[int(0.9 * len(off))] < 0.10
+
+
+def test_the_measured_rates_are_those_of_the_page():
+    kept = json.loads((Path(__file__).parents[1] / "gpu" / "rates.json").read_text())
+    points = [point for gpu in kept.values() for point in gpu["points"] if point["images_per_s"]]
+    shipped = csv.DictReader(rates.DATA.joinpath("rates.csv").read_text().splitlines())
+    assert [float(row["images_per_s"]) for row in shipped] == pytest.approx(
+        [point["images_per_s"] for point in points], rel=0.001
+    )

@@ -33,7 +33,8 @@ MIB = 2**20
 DDP_BUCKET, DDP_FIRST = 25 * MIB, 1 * MIB  # torch's bucket_cap_mb and first bucket
 HOROVOD_FUSION, HOROVOD_CYCLE = 128 * MIB, 1e-3  # since 0.21; 64 MiB and 5 ms before
 # What more TCP connections are worth, as a power of their number: 1 to 8 rings 16.5 to 30 Gbit/s
-# (nccl#209), 2 threads 36-41 of 100 (nccl#450), Amazon's 16 about 32 of 100 (arXiv:2006.10103).
+# (nccl#209), 2 threads 36-41 of 100 (nccl#450); Amazon's 16 gain little above 25 of 100
+# (arXiv:2006.10103, by secondary pages).
 CONNECTIONS = 0.35
 TCP_SHARE = 0.94  # payload of an Ethernet frame of 1500 bytes: 1448 / 1538
 Z90 = NormalDist().inv_cdf(0.95)

@@ -1,7 +1,7 @@
 """Images per second of one GPU, from a table of measured rates with their sources.
 
 Rates between measured batches come from t = a + c x batch; rates of other models from their
-multiply-adds. Both widen the error.
+multiply-adds and activations. Both widen the error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ _HALF = ("amp", "fp16", "bf16")  # compute with half-precision factors; the othe
 # Standard deviations of the logarithm of a rate: frameworks and drivers of one GPU; a batch that
 # was not measured, per doubling; another precision; another model (ConvMeter, ICPP 2024, says
 # below 18 % with fits per GPU: without them it is more).
-_ERROR, _PER_DOUBLING, _MODEL, _PRECISION = 0.10, 0.05, 0.30, 0.35
+_ERROR, _PER_DOUBLING, _MODEL, _PRECISION = 0.10, 0.05, 0.25, 0.35
+# Multiply-adds that take as long as a byte kept for the backward pass: ResNet-50 against VGG-16 in
+# the table gives 174 (P100), 188 (H200) and 191 (K80); with half precision 670 (H200).
+_BYTE, _HALF_BYTE = 185, 670
 _HALF_SPEED_UP = 2.3  # median of the table's GPUs with tensor cores that have both
 
 
@@ -41,13 +44,13 @@ class Rate:
 
 @dataclass(frozen=True)
 class Row:
-    """A measured rate of one GPU."""
+    """A measured rate of one GPU; `limit` is 0 for noise, 1 for real images, 2 for a slow host."""
 
     gpu: str
     model: str
     batch: int
     half: bool
-    synthetic: bool
+    limit: int
     source: str
     images_per_s: float
 
@@ -70,17 +73,18 @@ def published() -> tuple[dict[str, str], ...]:
 def table() -> tuple[Row, ...]:
     """Return what was measured on one GPU: gpubed's own points, and published rows."""
     own = csv.DictReader(DATA.joinpath("rates.csv").read_text().splitlines())
-    kept: dict[tuple[str, str, int, bool, bool, str], list[float]] = defaultdict(list)
+    kept: dict[tuple[str, str, int, bool, int, str], list[float]] = defaultdict(list)
     for row in own:
         half, images = row["precision"] in _HALF, float(row["images_per_s"])
-        kept[row["gpu"], row["model"], int(row["batch"]), half, True, row["source"]] = [images]
+        kept[row["gpu"], row["model"], int(row["batch"]), half, 0, row["source"]] = [images]
     for row in published():
         if row["n_gpus"] == "1" and row["images_per_s"] and row["batch_per_gpu"]:
             if row["grade"] == "C" or row["gpu"].startswith("("):
                 continue
             name, model = family(row["gpu"]), known_as(row["model"])
-            half, noise = row["precision"].split()[0] in _HALF, row["data"] == "synthetic"
-            place = (name, model, int(row["batch_per_gpu"]), half, noise, row["source_ref"])
+            half = row["precision"].split()[0] in _HALF
+            limit = 2 if "host bound" in row["notes"] else int(row["data"] != "synthetic")
+            place = (name, model, int(row["batch_per_gpu"]), half, limit, row["source_ref"])
             kept[place].append(float(row["images_per_s"]))
     return tuple(Row(*place, statistics.median(each)) for place, each in kept.items())
 
@@ -105,9 +109,10 @@ def lookup(gpu: str, name: str, model: Shape, batch: int, precision: str) -> Rat
     """
     own = [row for row in table() if row.gpu == family(gpu)]
     if not own:
-        near = difflib.get_close_matches(family(gpu), gpus(), n=3, cutoff=0.3)
-        told = f"near it are {', '.join(near)}" if near else f"it has {', '.join(gpus())}"
-        raise UsageError(f"the table of rates has no GPU {gpu!r}; {told}", MEASURE)
+        alike = difflib.get_close_matches(family(gpu), gpus(), n=3, cutoff=0.3)
+        told = f"near it are {', '.join(alike)}" if alike else f"it has {', '.join(gpus())}"
+        hint = MEASURE.removesuffix("-gpu") if gpu == "cpu" else MEASURE
+        raise UsageError(f"the table of rates has no GPU {gpu!r}; {told}", hint)
     half = precision in _HALF
     error, factor = 0.0, 1.0
     if not (rows := [row for row in own if row.half == half]):
@@ -117,18 +122,26 @@ def lookup(gpu: str, name: str, model: Shape, batch: int, precision: str) -> Rat
     if same := [row for row in rows if row.model == known]:
         rows, source = same, ""
     else:
-        nearest = min(
-            {row.model for row in rows}, key=lambda it: abs(math.log(shape(it).macs / model.macs))
-        )
+        cost = {row.model: _cost(shape(row.model), half) for row in rows}
+        own_cost = _cost(model, half)
+        nearest = min(cost, key=lambda each: abs(math.log(cost[each] / own_cost)))
         rows = [row for row in rows if row.model == nearest]
-        factor *= shape(nearest).macs / model.macs
-        error, source = math.hypot(error, _MODEL), f"{nearest} by multiply-adds, "
-    rows = [row for row in rows if row.synthetic] or rows
+        factor *= cost[nearest] / own_cost
+        error, source = math.hypot(error, _MODEL), f"{nearest} by multiply-adds and activations, "
+    # Noise at a batch within a factor of two, else what no slow host limits, else all.
+    near = [row for row in rows if not row.limit and 0.5 <= batch / row.batch <= 2]
+    rows = near or [row for row in rows if row.limit < 2] or rows
     away = min(abs(math.log2(batch / row.batch)) for row in rows)
     rate = factor * _at(rows, batch)
     closest = min(rows, key=lambda row: abs(math.log(batch / row.batch)))
     source += f"{closest.gpu}, {closest.model}, batch {closest.batch}: {closest.source}"
     return Rate(rate, math.hypot(error, _ERROR, _PER_DOUBLING * away), source)
+
+
+def _cost(model: Shape, half: bool) -> float:
+    """Return the multiply-adds that an image takes as long as, its activations' traffic with it."""
+    kept = sum(layer.kept_bytes for layer in model.layers)
+    return model.macs + (_HALF_BYTE if half else _BYTE) * kept
 
 
 def _at(rows: list[Row], batch: int) -> float:
