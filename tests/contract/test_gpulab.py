@@ -405,6 +405,22 @@ def test_resources_lists_clusters_and_their_gpus(up):
     assert offers["5"]["gpu_model"] == "NVIDIA GeForce RTX 3080"
 
 
+def test_what_is_free_is_ranked_by_the_predicted_rate(up):
+    """As docs/how-to/how-many-nodes.md has it."""
+    told = up.json("resources", "gl", "--for", "resnet50:64")["offers"]
+    assert [offer["name"] for offer in told] == ["6", "5"]
+    v100 = told[0]["prediction"]
+    assert (v100["gpu"], v100["gpus_per_node"], v100["batch"]) == ("v100", 16, 64)
+    assert told[1]["prediction"] is None, "no rate of that GPU is known"
+
+
+def test_a_plan_predicts_the_experiment_on_the_gpus_that_are_asked_for(up):
+    up.write("gl", {**up.spec(), "experiment": {"model": "resnet50", "epochs": 10}})
+    [whole] = up.json("plan", "gl")["prediction"]["scaling"]
+    assert (whole["gpu"], whole["ranks"], whole["nodes"]) == ("v100", 10, 1)
+    assert whole["hours"] == pytest.approx(10 * 1281167 / whole["images_per_s"] / 3600)
+
+
 def test_an_unchanged_up_plans_nothing_and_down_leaves_nothing(up):
     assert up.json("plan", "gl")["changes"] == []
     assert "nothing to change" in up.call("up", "gl").stderr

@@ -23,7 +23,7 @@ from gpubed.recipes import recipe as recipes
 
 # Keys of cluster.yml, and of its node groups, that do not affect figures. Nodes are recorded one by
 # one (`_machines`), and compared if a point has ranks on them.
-_IGNORED = dict.fromkeys(("version", "name", "owner", "lease", "may_reboot"), True)
+_IGNORED = dict.fromkeys(("version", "name", "owner", "lease", "may_reboot", "experiment"), True)
 _IGNORED_OF_NODES = {"min", "on_failure"}
 # The files with a dataset's shards and checksums (job prepare); datasets in folders by class have
 # none.

@@ -80,7 +80,8 @@ def of_run(one: Record, drawn: dict[Figure, str]) -> str:
     )
 
 
-def _rendered(drawn: dict[Figure, str], **content: Any) -> str:
+def rendered(name: str, script: str, **content: Any) -> str:
+    """Return a page by its template of `templates/report`; text is escaped, the script is not."""
     environment = Environment(
         loader=FileSystemLoader(assets() / "templates" / "report"),
         autoescape=True,
@@ -89,19 +90,26 @@ def _rendered(drawn: dict[Figure, str], **content: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    scripts = {"script": Markup(script), "digest": digest}  # noqa: S704
+    return environment.get_template(name).render(**content, **scripts)
+
+
+def as_json(value: Any) -> Markup:
+    """Return JSON that cannot close the script element that it stands in."""
+    return Markup(json.dumps(value).replace("<", "\\u003c"))  # noqa: S704
+
+
+def _rendered(drawn: dict[Figure, str], **content: Any) -> str:
     script = vl_convert.javascript_bundle(_SHOW) if drawn else ""
-
-    def as_json(figure: Figure) -> Markup:  # that cannot close its script element
-        return Markup(json.dumps(figure.specification).replace("<", "\\u003c"))  # noqa: S704
-
-    return environment.get_template("report.html.j2").render(
+    return rendered(
+        "report.html.j2",
+        script,  # Vega's, and the lines above
         **content,
         figures=[
-            (figure, base64.b64encode(svg.encode()).decode(), as_json(figure))
+            (figure, base64.b64encode(svg.encode()).decode(), as_json(figure.specification))
             for figure, svg in drawn.items()
         ],
-        script=Markup(script),  # noqa: S704  # Vega's, and the lines above
-        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
 

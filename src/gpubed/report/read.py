@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, JsonValue, TypeAdapter
 
+from gpubed.campaigns import predictions
+from gpubed.campaigns.predictions import Foretold
 from gpubed.campaigns.records import LARGEST, Folder, Header, Model, Record
 from gpubed.configuration.usage import Row
 from gpubed.core import reading
@@ -47,6 +49,7 @@ class Measured:
         use: Each user's use of the nodes in the 24 hours before the report.
         label: The campaign's label among several; empty for a single campaign.
         factor: The setting whose value is the label of a point's campaign.
+        predicted: Predictions by the id of a point, from before its first run.
     """
 
     folder: Path
@@ -58,6 +61,7 @@ class Measured:
     label: str = ""
     factor: str = ""
     parts: tuple[Measured, ...] = ()
+    predicted: Mapping[str, Foretold] = field(default_factory=dict)
 
     @property
     def each(self) -> tuple[Measured, ...]:
@@ -115,7 +119,7 @@ def load(paths: ClusterPaths, name: str) -> Measured:
     """Read a campaign; unreadable records are listed in `broken`.
 
     Raises:
-        Unreadable: The campaign's header cannot be read.
+        Unreadable: The campaign's header cannot be read, or the predictions were changed.
     """
     folder = paths.campaigns / name
     campaign, document = _campaign(folder)
@@ -124,9 +128,8 @@ def load(paths: ClusterPaths, name: str) -> Measured:
         Broken(reading.short(path.name), error.message.removeprefix(f"{path} "))
         for path, error in faults.items()
     )
-    return Measured(
-        folder, campaign, document, tuple(records[k] for k in sorted(records)), tuple(broken)
-    )
+    points, told = tuple(records[k] for k in sorted(records)), predictions.read(folder)
+    return Measured(folder, campaign, document, points, tuple(broken), predicted=told)
 
 
 def ranks(point: Record) -> list[Rank]:

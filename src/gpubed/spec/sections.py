@@ -622,3 +622,16 @@ class Lease(Section):
         description="off when absent; `{}` lets nodes act at the end of the lease by themselves. "
         "On testbeds without leases, the end is `duration` after the last renewal",
     )
+
+
+class Experiment(Section):
+    """The training that the cluster is for; `plan` and `resources` predict its rate."""
+
+    model: str = Field(description="such as `resnet50`; `gpubed predict` names the others")
+    batch: Whole = Field(default=32, ge=1, le=65536, description="images per rank and step")
+    precision: Literal["fp32", "amp", "bf16"] = "fp32"
+    gpu: str | None = Field(default=None, description="such as `v100`, if the testbed is silent")
+    link: Rate | None = Field(default=None, description="of nodes without `networks.experiment`")
+    target: NumberOrNone = Field(default=None, gt=0, description="images/s of all ranks together")
+    epochs: Whole = Field(default=90, ge=1, le=100000, description="passes over the dataset")
+    dataset_size: Whole = Field(default=1281167, ge=1, description="images; those of ImageNet")

@@ -4,7 +4,9 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+from gpubed.campaigns.predictions import Known
 from gpubed.cli import status_view
 from gpubed.cli.display import Display
 from gpubed.cli.options import ClusterName, EngineOption, Json, find
@@ -12,14 +14,19 @@ from gpubed.cli.ui import UI
 from gpubed.cluster import doctor, removals, up
 from gpubed.cluster.events import event_file
 from gpubed.configuration import due
-from gpubed.core.errors import Refused, of_cluster
+from gpubed.core.errors import GpubedError, Refused, of_cluster
+from gpubed.core.paths import ClusterPaths
 from gpubed.engines import stack
 from gpubed.engines.embedded import ResourceEvent
+from gpubed.prediction import forecast
+from gpubed.prediction.questions import COLUMNS
+from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import registry
 
 EXAMPLE = "gpubed plan lab"
 PLACE = ("Cluster", 40)
 _STACK = "pulumi:pulumi:Stack"  # Pulumi's record of the stack, no resource of a cluster
+_Table = list[tuple[str, ...]]
 _SHOWN = {"create", "update", "replace", "delete"}
 
 
@@ -52,6 +59,7 @@ def command(name: ClusterName, as_json: Json = False, engine: EngineOption = Non
     warnings = testbed.backend.warnings(plan.spec)
     warnings = [*seen.notes, *warnings, *doctor.exposed(chosen, testbed.backend)]
     warnings += [one.message for one in found if one.ok]
+    prediction, cells, told = _predict(plan, paths)
     ui.document(
         "plan",
         {
@@ -63,7 +71,7 @@ def command(name: ClusterName, as_json: Json = False, engine: EngineOption = Non
             "node_hours": None if hours is None else round(hours, 2),
             "obstacles": list(obstacles),
             "remedies": list(remedies.values()),
-            "prediction": None,
+            "prediction": prediction,
             "warnings": warnings,
         },
     )
@@ -88,10 +96,31 @@ def command(name: ClusterName, as_json: Json = False, engine: EngineOption = Non
     for group in plan.spec.nodes:
         if group.simulate:
             ui.say(f"{group.name}: GPUs are simulated ({group.simulate.model}); none computes")
+    _tell_prediction(ui, cells, told)
     for warning in warnings:
         ui.note(warning)
     _tell_obstacles(ui, remedies)
     return Refused.exit_code if obstacles else 0
+
+
+def _predict(plan: ClusterPlan, paths: ClusterPaths) -> tuple[Any, _Table, list[str]]:
+    """Return the prediction of the experiment for JSON, its table, and its words."""
+    try:
+        scaling, answer = forecast.of_plan(plan, paths, lambda setup: Known(paths).rate(setup))
+    except GpubedError as error:
+        hint = f"; {error.hint}" if error.hint else ""
+        return None, [], [f"the experiment is not predicted: {error.message}{hint}"]
+    if answer is None:
+        return None, [], []
+    told = {"scaling": [row.document() for row in scaling], "answer": answer.document()}
+    return told, [row.cells for row in scaling], answer.lines()
+
+
+def _tell_prediction(ui: UI, cells: _Table, told: list[str]) -> None:
+    if cells:
+        ui.table(COLUMNS, cells)
+    for line in told:
+        ui.say(line)
 
 
 def _tell_obstacles(ui: UI, remedies: Mapping[str, str]) -> None:

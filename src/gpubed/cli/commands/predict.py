@@ -13,10 +13,13 @@ from typer import Option
 
 from gpubed.cli.options import Json
 from gpubed.cli.ui import UI
+from gpubed.core import files
 from gpubed.core.errors import UsageError
-from gpubed.core.units import format_rate, parse_rate
-from gpubed.prediction import model, runs, shapes
-from gpubed.prediction.model import Calibration, Prediction, Setup
+from gpubed.core.paths import Project
+from gpubed.core.units import parse_bytes, parse_rate
+from gpubed.prediction import model, questions, rates, runs, shapes
+from gpubed.prediction.model import Calibration, Setup
+from gpubed.prediction.questions import Answer, Questions
 
 EXAMPLE = "gpubed predict --gpu v100 --nodes 1-10 --link '1 Gbit/s,10 Gbit/s'"
 PLACE = ("Experiments", 15)
@@ -31,7 +34,7 @@ def command(
     nodes: str = Option("1-10", help="Numbers of nodes: 4, or 1-10, or 1,2,4."),
     gpus_per_node: int = Option(1, help="Ranks of each node."),
     batch: str = Option("64", help="Images per rank and step; several, as nodes."),
-    link: str = Option("10 Gbit/s", help="Rate between nodes; several with commas."),
+    link: str = Option("10 Gbit/s", "--link", "--links", help="Between nodes; several by commas."),
     transport: str = Option("tcp", help="tcp or rdma."),
     precision: str = Option("fp32", help="fp32, tf32, amp, fp16 or bf16."),
     rate: float | None = Option(None, help="Images/s of one GPU, where you know it."),
@@ -48,6 +51,16 @@ def command(
     real_images: bool = Option(False, "--real-images", help="They are read and decoded."),
     untuned: bool = Option(False, "--untuned", help="Link and software may not be in order."),
     measured_link: str | None = Option(None, help="What an allreduce carried between two nodes."),
+    target: float | None = Option(
+        None, min=1, help="Images/s: which nodes and link at the least cost?"
+    ),
+    hide_communication: bool = Option(False, "--hide-communication", help="Which batch does?"),
+    memory: str | None = Option(None, help="Does it fit a GPU of so much, such as 16 GB?"),
+    optimizer: str = Option("sgd", help="For --memory: sgd, sgd-plain, adam or adamw."),
+    epochs: int | None = Option(None, min=1, help="How many hours and node-hours do they take?"),
+    dataset_size: int = Option(1_281_167, min=1, help="Images of an epoch."),
+    page: Path | None = Option(None, help="Write a page with sliders for all of these."),
+    history: bool = Option(False, "--history", help="How far predictions were off, here, so far."),
     table: Path | None = Option(None, help="CSV of runs: predicts those without images_per_s."),
     validate: bool = Option(False, "--validate", help="Compare with published runs, held out."),
     as_json: Json = False,
@@ -56,6 +69,8 @@ def command(
     ui = UI(as_json)
     if validate:
         return _validate(ui)
+    if history:
+        return _history(ui)
     if table:
         return _table(ui, table)
     own = shapes.from_function(model_from, python) if model_from else None
@@ -84,35 +99,70 @@ def command(
         shape=own,
     )
     carried = _listed("--measured-link", measured_link, parse_rate)[0] if measured_link else None
-    links = _listed("--link", link, parse_rate)
+    links = [float(one) for one in _listed("--link", link, parse_rate)]
     sizes, counts = _numbers("--batch", batch), _numbers("--nodes", nodes)
-    found = [
-        (one, model.predict(one, Calibration(effective_bps=carried)))
-        for rate_of_link, size, count in itertools.product(links, sizes, counts)
-        for one in [replace(setup, link_bps=float(rate_of_link), batch=size, nodes=count)]
+    setup = replace(setup, nodes=max(counts), batch=sizes[0], link_bps=links[0])
+    asked = Questions(setup, epochs or 90, dataset_size, Calibration(effective_bps=carried))
+    if page:
+        return _page(ui, page, asked)
+    several = links if len(links) > 1 else questions.LINKS
+    compared = len(set(links)) > 1 and setup.nodes > 1 and target is None
+    asks: list[tuple[object, Callable[[], Answer]]] = [
+        (target is not None, lambda: asked.reach(target or 0.0, several)),
+        (compared, lambda: asked.compare_links({*links})),
+        (hide_communication, asked.hide),
+        (memory, lambda: asked.fit(_listed("--memory", memory or "", parse_bytes)[0], optimizer)),
+        (epochs, asked.cost),
     ]
-    keys = ("nodes", "ranks", "batch", "link_bps")
-    rows = [{key: getattr(one, key) for key in keys} | asdict(of) for one, of in found]
-    ui.document("predict", {"model": setup.model, "gpu": gpu, "rows": rows})
-    columns = ("nodes", "link", "batch", "images/s", "90 %", "step", "efficiency", "beside compute")
-    ui.table(columns, [_row(one, predicted) for one, predicted in found])
-    ui.say(f"one-GPU rate: {found[0][1].rate_source}")
+    answers = [ask() for wanted, ask in asks if wanted]
+    rows = [
+        asked.row(link_bps=rate_of_link, batch=size, nodes=count)
+        for rate_of_link, size, count in itertools.product(links, sizes, counts)
+    ]
+    told = {"rows": [row.document() for row in rows]}
+    told["answers"] = [answer.document() for answer in answers]
+    ui.document("predict", {"model": setup.model, "gpu": gpu, **told})
+    ui.table(questions.COLUMNS, [row.cells for row in rows])
+    ui.say(f"one-GPU rate: {rows[0].prediction.rate_source}")
+    for line in itertools.chain.from_iterable(answer.lines() for answer in answers):
+        ui.say(line)
     return 0
 
 
-def _row(one: Setup, predicted: Prediction) -> list[str]:
-    share = predicted.parts[predicted.dominates] / predicted.step_s
-    words = predicted.dominates.replace("_", " ")
-    return [
-        str(one.nodes),
-        format_rate(one.link_bps) if one.nodes > 1 else "",
-        str(one.batch),
-        f"{predicted.images_per_s:,.4g}",
-        f"{predicted.low:,.4g} to {predicted.high:,.4g}",
-        f"{1000 * predicted.step_s:,.4g} ms",
-        f"{predicted.efficiency:.0%}",
-        f"{words} {share:.0%}" if share >= 0.005 else "",
-    ]
+def _page(ui: UI, path: Path, asked: Questions) -> int:
+    from gpubed.report import forecast_page  # loads the report's libraries
+
+    own = () if asked.setup.shape else ("resnet50", "resnet101", "vgg16", "inception3")
+    content = forecast_page.html(asked, own, rates.gpus())
+    files.write(path, content.encode())
+    ui.document("predict", {"page": str(path.absolute())})
+    ui.say(f"page: {path.absolute()}", whole=True)
+    return 0
+
+
+def _history(ui: UI) -> int:
+    from gpubed.report import residuals  # loads the report's libraries
+
+    found, without = residuals.history(Project.find())
+    told = {**residuals.summary(found), "without": without}
+    ui.document("predict", {"rows": [one.document() for one in found], **told})
+    columns = ("campaign", "point", "measured", "predicted", "low", "high", "difference", "")
+    ui.table(
+        columns,
+        [
+            (
+                *(one.campaign, one.point),
+                *map(questions.figure, (one.measured, one.predicted, one.low, one.high)),
+                f"{one.difference:+.1%}",
+                "in" if one.inside else "out",
+            )
+            for one in found
+        ],
+    )
+    if without:
+        ui.note(f"began without predictions: {', '.join(without)}")
+    ui.say(residuals.words(found) or "no campaign of this controller was predicted yet")
+    return 0
 
 
 def _table(ui: UI, path: Path) -> int:
