@@ -69,7 +69,10 @@ class Nodes:
         given = SimpleNamespace(
             dataset=dataset, validation=validation, batch_size=1, loader_threads=1
         )
-        averaging = SimpleNamespace(rank=rank, size=len(self.names), local_rank=0, gather=gather)
+        size = len(self.names)
+        averaging = SimpleNamespace(
+            rank=rank, size=size, replica=rank, replicas=size, local_rank=0, gather=gather
+        )
         return self.feed.Feed(given, averaging, 32, CPU)
 
     def start(self, *given):
