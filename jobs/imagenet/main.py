@@ -11,6 +11,7 @@ from pathlib import Path
 
 import autotune
 import data
+import emulated
 import model
 import report
 import torch
@@ -78,6 +79,10 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--checkpoint")
     parser.add_argument("--checkpoint-steps", type=int, default=500)
     parser.add_argument("--checkpoints-kept", type=int, default=3)
+    parser.add_argument("--emulate")
+    parser.add_argument("--emulated-rate", type=float)
+    parser.add_argument("--time-factor", type=float, default=1.0)
+    parser.add_argument("--slow-node", default="")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("GPUBED_RUN_DIR", ".")))
     return parser
@@ -93,6 +98,10 @@ def fault(given: argparse.Namespace) -> str:
         for name, asks, why in ON_GPUS:
             if asks(given):
                 return f"{name} is for GPUs, and this rank computes on a CPU: {why}"
+    if given.emulate:
+        return emulated.fault(given)
+    if given.time_factor != 1 or given.slow_node:
+        return "time_factor and slow_node are for emulated compute: give emulate, too"
     size = model.image_size(given.model, given.image_size)
     return model.fault(given.model, size, given.batch_size)
 
@@ -191,7 +200,8 @@ def train(given: argparse.Namespace, device: torch.device) -> None:
             "not known" if figures[name] is None else f"{1000 * figures[name]:.0f} ms"
             for name in ("step_s", "exposed_communication_s", "data_s")
         )
-        print(f"{figures['images_per_s']:.1f} images/s, step {step}")
+        how = f"emulated compute of {given.emulate}: " if given.emulate else ""
+        print(f"{how}{figures['images_per_s']:.1f} images/s, step {step}")
         print(f"of it, waiting for gradients {gradients}, for data {data}")
         if averaging.searching_steps:
             print(autotune.told(averaging.tuned()))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import statistics
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import timing
 import torch
-import torchvision
 import transport
 from averaging import Averaging
 from timing import PHASES
@@ -30,7 +30,7 @@ def metrics(training: Training) -> dict[str, Any]:
     mine = {
         "rank": averaging.rank,
         "host": os.environ.get("GPUBED_NODE") or os.uname().nodename,
-        "device": os.environ.get("GPUBED_DEVICE_NAME") or str(training.device),
+        "device": _device(training),
         **figures,
         **training.use,
     }
@@ -66,11 +66,20 @@ def metrics(training: Training) -> dict[str, Any]:
         "precision": given.precision,
         "device": ranks[0]["device"],
         "simulated": bool(os.environ.get("GPUBED_SIMULATED")),
+        "emulated": given.emulate,
+        "time_factor": given.time_factor,
+        "fused_mb": averaging.fused_mb,
         "versions": _versions(averaging),
         "transport": went_by,
         "interface": _interface(averaging.size, went_by),
         "ranks": ranks,
     }
+
+
+def _device(training: Training) -> str:
+    if gpu := training.settings.emulate:
+        return f"emulated compute of {gpu}"
+    return os.environ.get("GPUBED_DEVICE_NAME") or str(training.device)
 
 
 def _mean(values: list[float | None]) -> float | None:
@@ -133,7 +142,7 @@ def _use(ranks: list[dict[str, Any]]) -> dict[str, Any]:
 def _versions(averaging: Averaging) -> dict[str, str | None]:
     found: dict[str, str | None] = {
         "torch": torch.__version__,
-        "torchvision": torchvision.__version__,
+        "torchvision": version("torchvision"),
         **dict.fromkeys(("cuda", "cudnn", "nccl")),
     }
     if torch.cuda.is_available():

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
+import emulated
 import model
 import torch
 from averaging import Averaging
@@ -58,8 +59,9 @@ class Training:
 
     def __init__(self, settings: Namespace, averaging: Averaging, device: torch.device) -> None:
         self.settings, self.averaging, self.device = settings, averaging, device
-        self.clock, self.usage = Clock(device), Usage(device)
-        self.size = model.image_size(settings.model, settings.image_size)
+        factor = settings.time_factor
+        self.clock, self.usage = Clock(device, factor), Usage(device, factor)
+        self.size = 1 if settings.emulate else model.image_size(settings.model, settings.image_size)
         self.feed = Feed(settings, averaging, self.size, device)
         self.keeper = Keeper(settings, averaging, device)
         self._precision = model.PRECISIONS[settings.precision]
@@ -99,7 +101,10 @@ class Training:
         """Makes model and optimizer, equal on all ranks, from scratch or from a checkpoint."""
         given = self.settings
         torch.manual_seed(given.seed)
-        network = model.make(given.model, self.feed.classes)
+        if given.emulate:
+            network: nn.Module = emulated.Emulated(given.model, emulated.seconds_of_step(given))
+        else:
+            network = model.make(given.model, self.feed.classes)
         self.parameters = model.parameters_of(network)
         self._base_rate = given.learning_rate
         if self._base_rate is None:
@@ -150,6 +155,8 @@ class Training:
 
     def _optimizer(self, weights: Any) -> torch.optim.Optimizer:
         given = self.settings
+        if given.emulate:
+            return emulated.Still(weights)
         return torch.optim.SGD(
             weights, self._base_rate, momentum=given.momentum, weight_decay=given.weight_decay
         )
@@ -247,6 +254,8 @@ class Training:
 
     def _loss(self, network: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         # Only images have the layout, and layers follow it: Horovod does not take weights in it.
+        if self.settings.emulate:
+            return network(images)
         layout = torch.channels_last if self.settings.channels_last else torch.contiguous_format
         with self._autocast():
             outputs = network(images.contiguous(memory_format=layout))
@@ -343,6 +352,7 @@ class Training:
         now, plan = time.monotonic(), self.schedule
         if self.averaging.rank == 0 and (now - self._told_at > TELL_S or done == plan.total):
             rate = (done - self._told_step) * plan.images_per_step / (now - self._told_at)
+            rate *= self.settings.time_factor
             said = [f"progress: {done}/{plan.total} steps", f"{rate:.0f} images/s", *self._parts()]
             print(", ".join(said), flush=True)
             self._told_at, self._told_step = now, done
