@@ -12,9 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from gpubed.campaigns import matrix, provenance, records
+from gpubed.campaigns import matrix, predictions, provenance, records
 from gpubed.campaigns.file import Campaign, Environment, Source, Stop
 from gpubed.campaigns.matrix import Point
+from gpubed.campaigns.predictions import Foretold
 from gpubed.campaigns.records import Changed, Folder, Header, Key, Record
 from gpubed.checks import network, tcp_links
 from gpubed.checks.context import Context
@@ -41,14 +42,16 @@ class Progress:
     """How many repetitions have ended, are left at most, and how long these take, if known.
 
     Attributes:
-        guessed: Repetitions left of points without a successful one, estimated by the mean of
-            the other points.
+        guessed: Repetitions left of points without a successful one and without a prediction,
+            estimated by the mean of the other points.
+        predicted: Repetitions left whose time is predicted.
     """
 
     ended: int
     left: int
     seconds: float | None
     guessed: int = 0
+    predicted: int = 0
 
 
 @dataclass
@@ -58,6 +61,7 @@ class Series:
     Attributes:
         earlier: Durations in seconds of the job's earlier runs, used for the estimate until a
             repetition of the campaign has succeeded.
+        foretold: Predictions by the id of a point, for the estimate until it has run.
     """
 
     campaign: Campaign
@@ -65,6 +69,7 @@ class Series:
     ended: dict[Key, Record] = field(default_factory=dict)
     again: set[Key] = field(default_factory=set)
     earlier: Sequence[float] = ()
+    foretold: Mapping[str, Foretold] = field(default_factory=dict)
 
     def due(self) -> Iterator[tuple[int, Point]]:
         """Yield the repetitions that are due; each is checked just before it is yielded."""
@@ -82,12 +87,15 @@ class Series:
             if own := [one.seconds for one in self.of(point) if one.status == "ok"]:
                 took[point.id] = statistics.fmean(own)
         known = [*took.values()] or self.earlier
+        told = {id_: one.seconds for id_, one in self.foretold.items() if one.seconds}
+        predicted = sum(due[id_] for id_ in told if id_ not in took)
+        took = told | took
         guessed = sum(count for id_, count in due.items() if id_ not in took)
         if guessed and not known:
             return Progress(ended, left, None)
         mean = statistics.fmean(known) if known else 0.0
         seconds = sum(count * took.get(id_, mean) for id_, count in due.items())
-        return Progress(ended, left, seconds, guessed)
+        return Progress(ended, left, seconds, guessed, predicted)
 
     def of(self, point: Point) -> list[Record]:
         """Return the repetitions of a point that have ended."""
@@ -227,6 +235,12 @@ class Bench:
                 if (run.request.job, run.origin.uuid) == of
                 if run.state == "ok" and not run.by and run.seconds is not None
             ]
+        if header is None:
+            name = self.source.campaign.job
+            values = [self.job.values(name, point.arguments) for point in self.points]
+            self.series.foretold = predictions.foretell(self.cluster, self.points, values)
+        else:
+            self.series.foretold = predictions.read(self.folder.path)
 
     def begin(self, *, new: bool, again_failed: bool) -> list[str]:
         """Prepare what `run` does; return what the user should know."""
@@ -244,6 +258,7 @@ class Bench:
             made = {**self._made_with(usable), **self._found_on_nodes(usable)}
             told = provenance.header(usable, self.source, self.points, self.command, made)
             self.folder.begin(told)
+            predictions.write(self.folder.path, self.series.foretold, datetime.now(UTC))
             header = self._begun()
         assert header  # noqa: S101  # it has just been written
         self.header = header

@@ -21,9 +21,9 @@ from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import SSH
 from gpubed.recipes import recipe as recipes
 
-# Fields of cluster.yml that no figure depends on: names, durations, and node counts. Each node is
-# recorded separately, and counts where a point has ranks on it.
-_HARMLESS = dict.fromkeys(("version", "name", "owner", "lease", "may_reboot"), True)
+# Fields of cluster.yml that no figure depends on: names, durations, what is predicted, and node
+# counts. Each node is recorded separately, and counts where a point has ranks on it.
+_HARMLESS = dict.fromkeys(("version", "name", "owner", "lease", "may_reboot", "experiment"), True)
 _OF_NODES = {"min", "on_failure"}
 # Shards and their checksums are in these two (job prepare); images by class have neither.
 _DESCRIBED = "cd %s 2>/dev/null && cat dataset.json SHA256SUMS 2>/dev/null"

@@ -36,6 +36,11 @@ class Chip(BaseModel):
     generation: str
     compute_capability: str
 
+    @property
+    def title(self) -> str:
+        """Its generation and code name: `Volta GV100`."""
+        return f"{self.generation} {self.chip}"
+
 
 class Table(BaseModel):
     """The part of the file that choices depend on."""

@@ -11,9 +11,10 @@ from gpubed.campaigns.drive import is_narrow
 from gpubed.campaigns.file import Stop
 from gpubed.campaigns.records import Record
 from gpubed.jobs.metrics import LINK, WORK, main_metric
-from gpubed.report import groups, merge, scaling, steps, wording
+from gpubed.report import groups, merge, residuals, scaling, steps, wording
 from gpubed.report.groups import Group
 from gpubed.report.read import Measured
+from gpubed.report.residuals import Residual
 from gpubed.report.scaling import Comparison, Series
 from gpubed.report.steps import Limit, Step, Straggling
 
@@ -60,6 +61,7 @@ class Analysis:
     stragglers: tuple[Straggling, ...] = ()
     limits: tuple[Limit, ...] = ()
     missing: tuple[str, ...] = ()
+    residuals: tuple[Residual, ...] = ()
 
     @property
     def single(self) -> tuple[Group, ...]:
@@ -95,6 +97,7 @@ class Analysis:
                 {"id": p.id, "repetition": p.repetition, "reason": p.reason} for p in self.failed
             ],
             "missing": list(self.missing),
+            "predictions": [one.document() for one in self.residuals],
             "broken": [asdict(one) for one in self.measured.broken],
             "use": [row.model_dump() for row in self.measured.use],
         }
@@ -141,6 +144,7 @@ def analyse(measured: Measured) -> Analysis:
         stragglers,
         steps.corrected(filter(None, limits)),
         tuple(_missing(measured)),
+        tuple(residuals.of(measured, found)),
     )
 
 

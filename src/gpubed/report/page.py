@@ -15,7 +15,7 @@ from typing import Any
 
 import vl_convert
 import yaml
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from gpubed.core.paths import assets
@@ -80,28 +80,38 @@ def of_run(one: Record, drawn: dict[Figure, str]) -> str:
     )
 
 
-def _rendered(drawn: dict[Figure, str], **content: Any) -> str:
-    environment = Environment(
+def template(name: str) -> Template:
+    """Return a page's template of `templates/report`; it escapes text."""
+    return Environment(
         loader=FileSystemLoader(assets() / "templates" / "report"),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=lambda value: wording.clean(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
-    )
+    ).get_template(name)
+
+
+def as_json(value: Any) -> Markup:
+    """Return JSON that cannot close the script element that it stands in."""
+    return Markup(json.dumps(value).replace("<", "\\u003c"))  # noqa: S704
+
+
+def digest(script: str) -> str:
+    """Return a script's SHA-256 as a content security policy has it."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _rendered(drawn: dict[Figure, str], **content: Any) -> str:
     script = vl_convert.javascript_bundle(_SHOW) if drawn else ""
-
-    def as_json(figure: Figure) -> Markup:  # that cannot close its script element
-        return Markup(json.dumps(figure.specification).replace("<", "\\u003c"))  # noqa: S704
-
-    return environment.get_template("report.html.j2").render(
+    return template("report.html.j2").render(
         **content,
         figures=[
-            (figure, base64.b64encode(svg.encode()).decode(), as_json(figure))
+            (figure, base64.b64encode(svg.encode()).decode(), as_json(figure.specification))
             for figure, svg in drawn.items()
         ],
         script=Markup(script),  # noqa: S704  # Vega's, and the lines above
-        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        digest=digest(script),
     )
 
 

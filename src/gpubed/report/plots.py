@@ -14,7 +14,7 @@ from xml.sax.saxutils import quoteattr
 import altair as alt
 import vl_convert
 
-from gpubed.report import wording
+from gpubed.report import residuals, wording
 from gpubed.report.analysis import Analysis
 from gpubed.report.groups import Group, Ratio
 from gpubed.report.read import Measured
@@ -109,15 +109,23 @@ def _throughput(analysis: Analysis) -> Iterator[_Plot]:
         spread = (None, None) if width is None else (mean - width, mean + width)
         return {"x": size, **_bounds(Ratio(mean, *spread))}
 
+    told = analysis.measured.predicted if metric == residuals.METRIC else {}
     for name, of, panel in _parts("throughput", analysis.series, len(COLOURS)):
         lines: dict[str, _Line] = {}
+        bands = [
+            {"series": one.label, "x": each.size, "low": found.low, "high": found.high}
+            for one in panel
+            for each in one.points
+            if (found := told.get(each.group.id))
+        ]
         for one in panel:
             base, first = one.baseline_size, one.baseline
             points = [point(each.size, each.group) for each in one.points]
             ideal = [(base, first.mean(metric) or 0.0), *((p.size, p.ideal) for p in one.points)]
             lines[one.label] = ([point(base, first), *points] if one.borrowed else points, ideal)
-        title = f"Throughput over {scale}{of}; dotted: if it grew linearly"
-        yield name, title, _lines(lines, f"throughput, {wording.unit(metric)}", scale)
+        shaded = "; shaded: predicted before it ran, 90 %" if bands else ""
+        title = f"Throughput over {scale}{of}; dotted: if it grew linearly{shaded}"
+        yield name, title, _lines(lines, f"throughput, {wording.unit(metric)}", scale, bands)
 
 
 def _efficiency(analysis: Analysis) -> Iterator[_Plot]:
@@ -138,13 +146,15 @@ def _bounds(ratio: Ratio, times: float = 1.0) -> dict[str, float | None]:
     return {name: None if value is None else value * times for name, value in each.items()}
 
 
-def _lines(series: Mapping[str, _Line], y_title: str, x_title: str) -> Any:
+def _lines(
+    series: Mapping[str, _Line], y_title: str, x_title: str, bands: Sequence[dict[str, Any]] = ()
+) -> Any:
     rows = [{"series": label, **one} for label, (points, _) in series.items() for one in points]
     ideal: list[dict[str, Any]] = [
         {"series": label, "x": x, "y": y} for label, (_, line) in series.items() for x, y in line
     ]
     labels = [wording.clean(label) for label in series]
-    top = _most(rows, [one["y"] for one in ideal])
+    top = _most(rows, [one["y"] for one in (*ideal, *({"y": one["high"]} for one in bands))])
     sizes = sorted({row["x"] for row in rows})
     span = max((sizes[-1] - sizes[0]) * 0.05, 0.2)
     x = alt.X(
@@ -169,8 +179,11 @@ def _lines(series: Mapping[str, _Line], y_title: str, x_title: str) -> Any:
     dashes = by_series(alt.StrokeDash, "series", _DASHES)
     shape = by_series(alt.Shape, "series", _SHAPES)
     spread = base.transform_filter("datum.low !== null").encode(y=alt.Y("low:Q"), y2="high:Q")
+    shades = alt.Chart(_data(bands)).mark_area(opacity=0.15, clip=True)
+    shaded = [shades.encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=colour)] if bands else []
     return (
         alt.layer(
+            *shaded,
             alt.Chart(_data(ideal))
             .mark_line(strokeDash=[2, 4], strokeWidth=1.2)
             .encode(x=x, y=y, color=colour, opacity=faint),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, JsonValue, TypeAdapter
 
+from gpubed.campaigns import predictions
+from gpubed.campaigns.predictions import Foretold
 from gpubed.campaigns.records import LARGEST, Folder, Header, Model, Record
 from gpubed.configuration.usage import Row
 from gpubed.core import reading
@@ -47,6 +49,7 @@ class Measured:
         use: Each user's use of the nodes in the 24 hours before the report.
         label: The campaign's label among several; empty if it is alone.
         factor: The setting that names a point's campaign by its label.
+        predicted: What points were predicted to give before the first of them ran, by id.
     """
 
     folder: Path
@@ -58,6 +61,7 @@ class Measured:
     label: str = ""
     factor: str = ""
     parts: tuple[Measured, ...] = ()
+    predicted: Mapping[str, Foretold] = field(default_factory=dict)
 
     @property
     def each(self) -> tuple[Measured, ...]:
@@ -121,13 +125,17 @@ def load(paths: ClusterPaths, name: str) -> Measured:
     folder = paths.campaigns / name
     campaign, document = _campaign(folder)
     records, faults = Folder(folder).ended(campaign)
-    broken = (
+    broken = [
         Broken(reading.short(path.name), error.message.removeprefix(f"{path} "))
         for path, error in faults.items()
-    )
-    return Measured(
-        folder, campaign, document, tuple(records[k] for k in sorted(records)), tuple(broken)
-    )
+    ]
+    predicted: Mapping[str, Foretold] = {}
+    try:
+        predicted = predictions.read(folder)
+    except reading.Unreadable as error:
+        broken.append(Broken(predictions.FILE, error.message))
+    points = tuple(records[key] for key in sorted(records))
+    return Measured(folder, campaign, document, points, tuple(broken), predicted=predicted)
 
 
 def ranks(point: Record) -> list[Rank]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from gpubed.core import intervals
 from gpubed.jobs.metrics import WORK, formatted, one_line
-from gpubed.report import merge, scaling, wording
+from gpubed.report import merge, residuals, scaling, wording
 from gpubed.report.analysis import Analysis
 from gpubed.report.groups import Ratio
 from gpubed.report.steps import Limit
@@ -68,6 +68,7 @@ def lines(analysis: Analysis) -> dict[str, str]:
         "What limits": " ".join(_limits(analysis)),
         "Differences": " ".join(_comparisons(analysis)),
         "Stragglers": _stragglers(analysis),
+        "Predicted": residuals.words(analysis.residuals),
         "Try next": _next(analysis),
     }
     return {about: text for about, text in found.items() if text}

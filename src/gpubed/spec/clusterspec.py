@@ -35,6 +35,7 @@ from gpubed.spec import backend_config
 from gpubed.spec.backend_config import BackendConfig
 from gpubed.spec.sections import (
     NAMES,
+    Experiment,
     Firewall,
     Lease,
     Name,
@@ -53,7 +54,7 @@ _FILL_IN = re.compile(r"#\s*fill in: (.+)$")
 UNFILLED = re.compile(r"\bfill-in\b|192\.0\.2\.0/24")
 _RESERVED = {"pulumi"}  # folders of .gpubed that are not clusters
 # Sections without which the others can be judged.
-_APART = {"version", "owner", "services", "firewall", "lease", "may_reboot", "python"}
+_APART = {"version", "owner", "services", "firewall", "lease", "may_reboot", "python", "experiment"}
 # Shell commands, which may have several lines.
 _COMMANDS = {("lease", "before_end", "command"), ("lease", "idle", "hook")}
 
@@ -86,11 +87,14 @@ class ClusterSpec(Section):
         "by default on every testbed, but not on hosts of one's own",
     )
     configure: bool = Field(default=True, description="false leaves bare nodes")
+    experiment: Experiment | None = Field(
+        default=None, description="the training whose rate `gpubed plan` predicts"
+    )
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the specification's content, without comments."""
-        text = self.model_dump_json(serialize_as_any=True)
+        """SHA-256 of what the cluster is made of: the content without comments or `experiment`."""
+        text = self.model_dump_json(serialize_as_any=True, exclude={"experiment"})
         return hashlib.sha256(text.encode()).hexdigest()
 
     @field_validator("name")

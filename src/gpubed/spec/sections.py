@@ -625,3 +625,24 @@ class Lease(Section):
         description="nothing happens when absent; with `{}` nodes mind the end themselves, and "
         "those of a testbed that takes none back have one: `duration` after the last renewal",
     )
+
+
+class Experiment(Section):
+    """The training that the cluster is for; `plan`, `resources` and `predict` foretell its rate."""
+
+    model: str = Field(description="such as `resnet50`; `gpubed predict` names the others")
+    batch: Whole = Field(default=32, ge=1, le=65536, description="images per rank and step")
+    precision: Literal["fp32", "amp", "bf16"] = "fp32"
+    gpu: str | None = Field(
+        default=None, description="GPU model, such as `v100`, where the testbed does not tell it"
+    )
+    link: Rate | None = Field(
+        default=None, description="rate of nodes' links, where no `networks.experiment` declares it"
+    )
+    target: NumberOrNone = Field(
+        default=None, gt=0, description="images/s that all ranks together should reach"
+    )
+    epochs: Whole = Field(default=90, ge=1, le=100000, description="passes over the dataset")
+    dataset_size: Whole = Field(
+        default=1281167, ge=1, description="images of an epoch; by default those of ImageNet"
+    )

@@ -22,6 +22,7 @@ from gpubed.backends.static.node import NodeDriver
 from gpubed.core import addresses, parallel, record
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import ClusterPaths
+from gpubed.hardware.table import chip_of
 from gpubed.nodes.allocation import Allocation
 from gpubed.nodes.ssh import SSH, LoginRefused, Unreachable
 from gpubed.spec import plan as plans
@@ -159,7 +160,9 @@ class StaticTestbed(Testbed):
                 return Offer(host.address, 1, 0, note=error.message)
             owner = seen.owner
             note = f"node {owner['node']} of {owner['cluster']}" if owner else seen.system
-            return Offer(host.address, 1, 0 if owner else 1, seen.gpus, note=note)
+            chips = {chip.title for id_ in seen.gpu_ids if (chip := chip_of(id_))}
+            model = ", ".join(sorted(chips))
+            return Offer(host.address, 1, 0 if owner else 1, seen.gpus, model, note)
 
         return parallel.each(offer, access.each(config))
 

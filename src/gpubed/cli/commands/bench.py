@@ -26,6 +26,7 @@ from gpubed.jobs.metrics import formatted, one_line
 from gpubed.jobs.runs.compare import Difference, bounds
 from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.allocation import load as load_allocation
+from gpubed.prediction.questions import figure
 from gpubed.testbeds.specification import load_plan
 
 EXAMPLE = "gpubed bench lab smoke"
@@ -159,9 +160,10 @@ class _Telling:
         compared = repeat.compare(before, series, metric) if before else []
         differences = repeat.differences(before, bench.folder.begun()) if before else []
         ui.document("bench", self._document(compared, differences))
+        told = ["predicted (90 %)"] if series.foretold else []
+        measured = [f"{metric} (± 95 %)", "n"] if metric else []
         ui.table(
-            [*series.campaign.factors, *([f"{metric} (± 95 %)", "n"] if metric else []), "status"],
-            map(self._row, series.points),
+            [*series.campaign.factors, *told, *measured, "status"], map(self._row, series.points)
         )
         if len(found := series.on_devices()) > 1:
             told = "; ".join(f"{device}: {len(found[device])} point(s)" for device in sorted(found))
@@ -191,6 +193,7 @@ class _Telling:
         bench, series, progress = self.bench, self.bench.series, self.bench.series.progress()
         kept = {"id", "status", "reason", "repetition", "settings", "run_id", "run_dir", "seconds"}
         ended = (record for point in series.points for record in series.of(point))
+        told = {id_: one.model_dump() for id_, one in series.foretold.items()}
         pending = {"status": "pending", "run_id": "", "metrics": {}}
         return {
             "differences": [vars(one) for one in differences],
@@ -201,11 +204,16 @@ class _Telling:
             "left": progress.left,
             "seconds_left": progress.seconds,
             "guessed": progress.guessed,
+            "predicted": progress.predicted,
             "node_hours_left": self._node_hours(progress),
             "points": [
-                *(one.model_dump(include=kept | {"metrics"}) for one in ended),
+                *(
+                    {**one.model_dump(include=kept | {"metrics"}), "prediction": told.get(one.id)}
+                    for one in ended
+                ),
                 *(
                     {"id": one.id, "repetition": number, "settings": dict(one.settings), **pending}
+                    | {"prediction": told.get(one.id)}
                     for number, one in series.due()
                 ),
             ],
@@ -219,7 +227,10 @@ class _Telling:
         status = f"{failed} failed" if failed else f"{due} pending" if due and found else ""
         status = status or ("ok" if found else "pending")
         measured = [_mean(values, self.unit), len(values)] if metric else []
-        return [*point.settings.values(), *measured, status]
+        told, predicted = series.foretold.get(point.id), list[object]()
+        if series.foretold:
+            predicted = [told and f"{figure(told.low)} to {figure(told.high)} images/s"]
+        return [*point.settings.values(), *predicted, *measured, status]
 
 
 def _compared(one: Comparison, unit: str) -> list[object]:
@@ -244,4 +255,5 @@ def _time(progress: Progress) -> str:
     left = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
     left = left if seconds < 7200 else f"{seconds / 3600:.1f} h"
     guess = f", {guessed} of {progress.left} runs guessed from the others" if guessed else ""
-    return f"{left} left{guess}"
+    told = f", {progress.predicted} of {progress.left} runs predicted" if progress.predicted else ""
+    return f"{left} left{told}{guess}"

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from gpubed.campaigns.predictions import Known
 from gpubed.cli import status_view
 from gpubed.cli.display import Display
 from gpubed.cli.options import ClusterName, EngineOption, Json, find
@@ -12,9 +13,13 @@ from gpubed.cli.ui import UI
 from gpubed.cluster import doctor, removals, up
 from gpubed.cluster.events import event_file
 from gpubed.configuration import due
-from gpubed.core.errors import Refused, of_cluster
+from gpubed.core.errors import GpubedError, Refused, of_cluster
+from gpubed.core.paths import ClusterPaths
 from gpubed.engines import stack
 from gpubed.engines.embedded import ResourceEvent
+from gpubed.prediction import forecast
+from gpubed.prediction.questions import COLUMNS, Answer, Row
+from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import registry
 
 EXAMPLE = "gpubed plan lab"
@@ -52,6 +57,7 @@ def command(name: ClusterName, as_json: Json = False, engine: EngineOption = Non
     warnings = testbed.backend.warnings(plan.spec)
     warnings = [*seen.notes, *warnings, *doctor.exposed(chosen, testbed.backend)]
     warnings += [one.message for one in found if one.ok]
+    scaling, answer, unpredicted = _predict(plan, paths)
     ui.document(
         "plan",
         {
@@ -63,7 +69,9 @@ def command(name: ClusterName, as_json: Json = False, engine: EngineOption = Non
             "node_hours": None if hours is None else round(hours, 2),
             "obstacles": list(obstacles),
             "remedies": list(remedies.values()),
-            "prediction": None,
+            "prediction": answer
+            and scaling[-1].document()
+            | {"scaling": [row.document() for row in scaling], "answer": answer.document()},
             "warnings": warnings,
         },
     )
@@ -88,10 +96,33 @@ def command(name: ClusterName, as_json: Json = False, engine: EngineOption = Non
     for group in plan.spec.nodes:
         if group.simulate:
             ui.say(f"{group.name}: GPUs are simulated ({group.simulate.model}); none computes")
+    _tell_prediction(ui, scaling, answer, unpredicted)
     for warning in warnings:
         ui.note(warning)
     _tell_obstacles(ui, remedies)
     return Refused.exit_code if obstacles else 0
+
+
+def _predict(plan: ClusterPlan, paths: ClusterPaths) -> tuple[list[Row], Answer | None, str]:
+    """Return the scaling of the experiment and what it costs; or why it is not predicted."""
+    try:
+        asked = forecast.of_plan(plan, paths, Known(paths).rate)
+        if asked is None:
+            return [], None, ""
+        target = plan.spec.experiment.target if plan.spec.experiment else None
+        answer = asked.reach(target, [asked.setup.link_bps]) if target else asked.cost()
+        return asked.scaling(), answer, ""
+    except GpubedError as error:
+        hint = f"; {error.hint}" if error.hint else ""
+        return [], None, f"the experiment is not predicted: {error.message}{hint}"
+
+
+def _tell_prediction(ui: UI, scaling: list[Row], answer: Answer | None, why: str) -> None:
+    if answer:
+        ui.say(f"predicted for {scaling[-1].words}:")
+        ui.table(COLUMNS, [row.cells for row in scaling])
+    for line in answer.lines() if answer else filter(None, [why]):
+        ui.say(line)
 
 
 def _tell_obstacles(ui: UI, remedies: Mapping[str, str]) -> None:
