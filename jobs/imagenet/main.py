@@ -16,6 +16,7 @@ import model
 import report
 import torch
 import transport
+import transports
 from averaging import Averaging, Horovod, Options, Unfit
 from checkpoint import HOST_MEMORY
 from keeping import Failed
@@ -66,7 +67,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--framework", choices=FRAMEWORKS, default="horovod")
     parser.add_argument("--overlap", type=truth, default=True)
     parser.add_argument("--compression", choices=("none", "fp16"), default="none")
-    parser.add_argument("--transport", choices=tuple(transport.ASKED), default="auto")
+    parser.add_argument("--transport", choices=tuple(transports.ASKED), default="auto")
     parser.add_argument("--backward-passes-per-step", type=int, default=1)
     parser.add_argument("--fusion-mb", type=float)
     parser.add_argument("--cycle-ms", type=float)

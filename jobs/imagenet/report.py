@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import statistics
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import psutil
 import timing
 import torch
 import transport
@@ -67,11 +69,13 @@ def metrics(training: Training) -> dict[str, Any]:
         "device": ranks[0]["device"],
         "simulated": bool(os.environ.get("GPUBED_SIMULATED")),
         "emulated": given.emulate,
+        "emulated_compute_s": given.emulate and given.batch_size / given.emulated_rate,
         "time_factor": given.time_factor,
         "fused_mb": averaging.fused_mb,
         "versions": _versions(averaging),
         "transport": went_by,
-        "interface": _interface(averaging.size, went_by),
+        "interface": (interface := _interface(averaging.size, went_by)),
+        "address": _address(interface),
         "ranks": ranks,
     }
 
@@ -91,6 +95,12 @@ def _interface(ranks: int, went_by: str) -> str | None:
     """The network interface of the gradients; None if no interface carried any."""
     carried = ranks > 1 and transport.is_tcp(went_by)
     return os.environ.get("HOROVOD_GLOO_IFACE", "") if carried else None
+
+
+def _address(interface: str | None) -> str | None:
+    """The interface's first IPv4 address."""
+    found = psutil.net_if_addrs().get(interface or "", [])
+    return next((one.address for one in found if one.family == socket.AF_INET), None)
 
 
 def _is_learning(training: Training) -> bool:

@@ -79,7 +79,8 @@ class Usage:
         """Percent of one core and of the GPU, bytes of memory, bit/s; None if unknown."""
         self.stop()
         sent, received = (
-            None if moved is None else 8 * moved / self._seconds * self._factor for moved in self._bytes
+            None if moved is None else 8 * moved / self._seconds * self._factor
+            for moved in self._bytes
         )
         on_gpu = self._device.type == "cuda"
         return {

@@ -27,7 +27,7 @@ from gpubed.core.units import Moment
 from gpubed.hardware import facts
 from gpubed.jobs.runs import record as runs
 from gpubed.nodes.allocation import Cluster
-from gpubed.prediction import model
+from gpubed.prediction import model, probed
 from gpubed.prediction.forecast import gpu_named
 from gpubed.prediction.model import Setup
 from gpubed.spec.sections import MOST_GPUS
@@ -99,11 +99,13 @@ def foretell(
     `values` are those of the job's arguments at each point.
     """
     known, found = Known(cluster.paths), dict[str, Foretold]()
+    probe = probed.read(cluster.paths, cluster.allocation.uuid)
     for point, of in zip(points, values, strict=True):
         with suppress(GpubedError):  # such as a model or a GPU without a known rate
             if (setup := _setup(cluster, point, of, known)) is None:
                 continue
-            told = model.predict(setup)
+            at = (setup.transport, setup.link_bps)
+            told = model.predict(setup, probe.calibration(*at) if probe else None)
             steps = None if of.get("epochs") else of.get("steps")
             seconds = None if steps is None else known.start_s + steps * told.step_s
             found[point.id] = Foretold(**vars(told), seconds=seconds)

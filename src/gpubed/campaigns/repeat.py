@@ -45,6 +45,7 @@ class _Report(Model):
     campaign: Header
     environments: tuple[JsonValue, ...] = ()
     simulated: bool = False
+    emulated: bool = False
     groups: tuple[_Group, ...] = ()
 
 
@@ -112,6 +113,10 @@ def load(path: Path) -> Before:
         raise UsageError(
             f"{path} is of {len(report.environments)} campaigns, each on its own cluster",
             "repeat each by the report.json of its own: gpubed report CLUSTER CAMPAIGN",
+        )
+    if report.emulated:
+        raise UsageError(
+            f"{path} is of a rehearsal", "gpubed rehearse CLUSTER with its options, and --new"
         )
     content = yaml.safe_dump(report.campaign.campaign, sort_keys=False).encode()
     campaign = reading.reply(content, f"the campaign in {path}", error=Unusable).yaml(Campaign)

@@ -21,7 +21,7 @@ from gpubed.report.steps import Limit, Step, Straggling
 _WORK = WORK
 # They say how much is computed, not how; throughputs of different amounts are no ratio.
 _AMOUNTS = {*wording.SCALES, "batch", "batch_size", "image_size", "model"}
-_AMOUNTS |= {"epochs", "steps", "seed"}
+_AMOUNTS |= {"epochs", "steps", "seed", "emulate"}
 
 
 def versions(points: Iterable[Record]) -> list[dict[str, Any]]:
@@ -88,6 +88,7 @@ class Analysis:
         parts = ("groups", "comparisons", "steps", "stragglers", "limits")
         return {
             "simulated": self.measured.simulated,
+            "emulated": self.measured.emulated,
             "metric": self.metric,
             "throughput": self.throughput,
             "efficiency": [one for series in self.series for one in series.document()],

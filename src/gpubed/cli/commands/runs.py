@@ -146,7 +146,8 @@ def _main_figures(one: Record) -> str:
         measures = not (of.setting or name in compare.SETTINGS)
         if measures and isinstance(value, int | float) and not isinstance(value, bool):
             told.append(f"{one_line(name)} {formatted(value, of.unit)}")
-    return ", ".join(told[:_FIGURES])
+    emulated = ["emulated compute"] if one.metrics.get("emulated") else []
+    return ", ".join([*emulated, *told[:_FIGURES]])
 
 
 def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
@@ -244,6 +245,9 @@ def _compare(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
         (compare.repetitions(first, other, known), compare.repetitions(other, first, known))
         for other in others
     ]
+    if len({bool(one.metrics.get("emulated")) for one in records}) > 1:
+        why = "figures of emulated compute and others make no ratio"
+        raise UsageError(why, f"gpubed runs {paths.name} list names the emulated ones")
     ratios_of = compare.ratios(
         sides,
         {*compare.SETTINGS, *(name for name, metric in described.items() if metric.setting)},
