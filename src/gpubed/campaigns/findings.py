@@ -86,10 +86,11 @@ def _by_node(points: list[Record]) -> Iterator[str]:
         one, count = worst
         ratio, ranks = one.figures["straggler_ratio"], one.metrics.get("ranks") or []
         slowest = max((rank["compute_s"] for rank in ranks), default=0.0)
+        waits = f"{1000 * slowest * (1 - 1 / ratio):.0f} ms"
         yield (
             f"A slow node at {count}: {one.metrics.get('slowest_rank')} computes {ratio:.2f} times "
-            f"as long as the median of the others, which wait {1000 * slowest * (1 - 1 / ratio):.0f}"
-            " ms a step for it. `gpubed health CLUSTER` looks at it."
+            f"as long as the median of the others, which wait {waits} a step for it. `gpubed "
+            "health CLUSTER` looks at it."
         )
 
 

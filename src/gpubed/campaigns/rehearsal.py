@@ -41,6 +41,7 @@ _GOODPUT = 0.94  # TCP payload's share of a layer-2 rate at an MTU of 1500
 _SHARE = 0.6
 _WARM_UP = 2
 _START_S = 15.0  # to start and collect the ranks of a point
+_OWN = 1.03  # what a rank that sleeps is off by
 _CYCLE_MS = 1.0  # Horovod's default
 
 
@@ -173,6 +174,8 @@ class Rehearsal(Bench):
 
     def __init__(self, cluster: Cluster, asked: Asked, command: str) -> None:
         self.asked = asked
+        for batch in asked.batches:  # what cannot be predicted is refused before it is measured
+            model.predict(asked.setup(1, batch, asked.links[0]))
         found = source(asked, cluster.paths.campaigns)
         super().__init__(cluster, found, jobfile.load(JOB), command)
 
@@ -213,8 +216,10 @@ class Rehearsal(Bench):
                 calibration or Calibration(), spread=0.0, overhead=0.0, slowdown=0.0
             )
             told = model.predict(setup, calibration)
+            rate = told.images_per_s
+            bounds = {"low": min(told.low, rate / _OWN), "high": max(told.high, rate * _OWN)}
             seconds = _START_S + steps * told.step_s * float(point.arguments["time_factor"])
-            yield point.id, Foretold(**vars(told), seconds=seconds)
+            yield point.id, Foretold(**vars(told) | bounds, seconds=seconds)
 
     def _stretched(self, point: Point) -> Point:
         nodes, link = point.nodes or 1, _link(point)
