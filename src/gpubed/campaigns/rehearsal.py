@@ -31,6 +31,7 @@ from gpubed.nodes import link_rates
 from gpubed.nodes.allocation import Allocation, Cluster
 from gpubed.prediction import model, probed, rates
 from gpubed.prediction.model import Calibration, Setup
+from gpubed.prediction.rates import Rate
 from gpubed.prediction.shapes import shape
 from gpubed.testbeds import registry
 
@@ -115,7 +116,7 @@ class Asked:
             batch=batch,
             link_bps=link_bps,
             precision=self.precision,
-            rate=self.rate_of(batch),
+            rate=self.rate_of(batch).images_per_s,
             framework=self.framework,
             library="gloo",  # which averages between the nodes of a rehearsal
             fusion_bytes=None if fusion is None else float(fusion) * model.MIB,
@@ -123,16 +124,16 @@ class Asked:
             compression=self.settings.get("compression", "none"),
         )
 
-    def rate_of(self, batch: int) -> float:
-        """Return the images/s of one GPU.
+    def rate_of(self, batch: int) -> Rate:
+        """Return the rate of one GPU.
 
         Raises:
             UsageError: The table of rates has no such GPU, or that of models no such model.
         """
+        if self.rate:
+            return Rate(self.rate, 0.0, "given")
         own = shape(self.model)
-        return (
-            self.rate or rates.lookup(self.gpu, self.model, own, batch, self.precision).images_per_s
-        )
+        return rates.lookup(self.gpu, self.model, own, batch, self.precision)
 
     def campaign(self) -> dict[str, Any]:
         """Return the campaign file's content."""
@@ -209,7 +210,7 @@ class Rehearsal(Bench):
         known = probed.read(self.cluster.paths, self.cluster.allocation.uuid)
         for point in self.points:
             link, steps = _link(point), self.asked.steps + _WARM_UP
-            setup = self.asked.setup(point.nodes or 1, int(point.settings["batch_size"]), link)
+            setup = self.asked.setup(point.nodes or 1, _batch(point), link)
             calibration = known and known.calibration("tcp", link)
             # What slows GPUs down, and makes one slower than another, is not emulated.
             calibration = replace(
@@ -219,7 +220,8 @@ class Rehearsal(Bench):
             rate = told.images_per_s
             bounds = {"low": min(told.low, rate / _OWN), "high": max(told.high, rate * _OWN)}
             seconds = _START_S + steps * told.step_s * float(point.arguments["time_factor"])
-            yield point.id, Foretold(**vars(told) | bounds, seconds=seconds)
+            source = {"rate_source": self.asked.rate_of(_batch(point)).source}
+            yield point.id, Foretold(**vars(told) | bounds | source, seconds=seconds)
 
     def _stretched(self, point: Point) -> Point:
         nodes, link = point.nodes or 1, _link(point)
@@ -236,7 +238,7 @@ class Rehearsal(Bench):
                 )
             factor = link / declared
         own = {
-            "emulated_rate": repr(self.asked.rate_of(int(point.settings["batch_size"]))),
+            "emulated_rate": repr(self.asked.rate_of(_batch(point)).images_per_s),
             "time_factor": repr(factor),
         }
         if self.asked.framework == "horovod":
@@ -273,6 +275,10 @@ class Rehearsal(Bench):
             gradient_bytes=result.metrics["gradient_bytes"],
             link_bps=network.rate_bps,
         )
+
+
+def _batch(point: Point) -> int:
+    return int(point.settings["batch_size"])
 
 
 def _link(point: Point) -> float:

@@ -8,7 +8,6 @@ from gpubed.cli.ui import UI
 from gpubed.cluster import lease
 from gpubed.configuration import health, unfinished
 from gpubed.core import runlock
-from gpubed.core.units import format_rate
 from gpubed.jobs.metrics import formatted
 from gpubed.nodes import link_rates
 from gpubed.prediction import probed
@@ -65,8 +64,8 @@ def command(
     for transport, way in found.ways.items():
         share = way.bus_bps / found.link_bps if found.link_bps else 0.0
         ui.say(
-            f"two nodes by {transport}: {format_rate(way.bus_bps)}, {share:.0%} of the declared "
-            f"rate; {formatted(way.step_s, 's')} for each step of an allreduce"
+            f"two nodes by {transport}: {formatted(way.bus_bps, 'bit/s')}, {share:.0%} of "
+            f"the declared rate; {formatted(way.step_s, 's')} for each step of an allreduce"
         )
     if not found.ways:
         ui.note("links were not measured: that takes two nodes and an experiment network")
