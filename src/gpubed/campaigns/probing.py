@@ -81,10 +81,9 @@ def _alone(cluster: Cluster, training: Mapping[str, str]) -> Alone:
     too_long = f"one rank has not come to its end within {LONGEST_S:.0f} s"
     terms = Terms(unwanted=lambda: too_long * (time.monotonic() - began > LONGEST_S))
     metrics = _run(cluster, "imagenet", {**_STEPS[on_gpus], **training}, None, terms)
-    size = training.get("image_size") or 224
     return Alone(
         model=training["model"],
-        image_size=int(size),
+        image_size=int(training.get("image_size") or 224),
         batch=int(training["batch_size"]),
         device=str(metrics["device"]),
         images_per_s=metrics["images_per_s"],

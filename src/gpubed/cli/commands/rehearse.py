@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import sys
 from typing import Any
 
 from typer import Argument, Option
@@ -88,13 +89,7 @@ def command(
             f"{most} nodes are more than the {able} that ranks could start on",
             f"--nodes 1-{able}, or raise `count` in cluster.yml: gpubed up {paths.name}",
         )
-    options = {"gpu": gpu, "model": model, "batch": batch, "nodes": nodes, "link": link}
-    options |= {"rate": rate and str(rate), "precision": precision, "framework": framework}
-    options |= {"steps": str(steps), "factor": str(factor)}
-    typed = ["gpubed", "rehearse", paths.name]
-    for option, value in (*options.items(), *(("set", one) for one in settings or ())):
-        typed += [f"--{option}", value] if value else []
-    bench = Rehearsal(cluster, asked, shlex.join(typed))
+    bench = Rehearsal(cluster, asked, shlex.join(["gpubed", *sys.argv[1:]]))
     telling = Telling(ui, bench)
     with (
         runlock.hold(paths.state, "rehearse"),
