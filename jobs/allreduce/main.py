@@ -63,6 +63,7 @@ def parse_arguments() -> argparse.Namespace:
         default="always",
         help="measure what this machine does without a link: always, or to judge a low ratio",
     )
+    parser.add_argument("--transport", choices=tuple(transports.ASKED), default="auto")
     parser.add_argument("--only-allreduce", action="store_true")
     return parser.parse_args()
 
@@ -196,6 +197,7 @@ def measure(arguments: argparse.Namespace, place: Place, device: torch.device) -
         streams = measure_links(place, arguments.seconds, arguments.rate, arguments.out)
     torch.set_num_threads(1)
     if device.type == "cuda":
+        os.environ |= transports.ASKED[arguments.transport]
         transports.listen(arguments.out / ".nccl")
     hvd.init()
     rows_links = gather_links(streams, arguments.rate)

@@ -12,6 +12,13 @@ from pathlib import Path
 VIA = re.compile(r"Channel .* via (\S+)")
 NUMBER = re.compile(r"/\d+(\(\d+\))?")
 ADAPTER = re.compile(r"NET/IB/(\d+)")
+# NCCL's names of its network transports (its documentation, NCCL_NET). NCCL fails if a transport
+# that was set is missing; without a setting, it silently falls back to TCP.
+ASKED: dict[str, dict[str, str]] = {
+    "auto": {},
+    "tcp": {"NCCL_NET": "Socket"},
+    "rdma": {"NCCL_NET": "IB"},
+}
 
 
 def listen(folder: Path) -> None:

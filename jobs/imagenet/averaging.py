@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 MIB = 1 << 20
+FUSED = 128 * MIB
 FP16_BYTES, FP32_BYTES = 2, 4
 # Horovod's defaults, set here so that the environment cannot change the length of its search.
 AUTOTUNE = {
@@ -195,6 +196,11 @@ class Averaging(ABC):
         """Versions of the averaging software, beyond torch's own."""
         return {}
 
+    @property
+    def fused_mb(self) -> float | None:
+        """MiB of gradients that travel together at most; None if unknown."""
+        return self.options.fusion_mb
+
     def tuned(self) -> dict[str, Any]:
         """The best settings that a search found, as metrics; all None without a search."""
         return autotune.NOTHING
@@ -296,6 +302,11 @@ class Horovod(Averaging):
         import horovod
 
         return {"horovod": horovod.__version__}
+
+    @property
+    def fused_mb(self) -> float | None:
+        """See `Averaging`; Horovod 0.28.1 fuses 128 MiB where nothing else is set."""
+        return int(os.environ.get("HOROVOD_FUSION_THRESHOLD") or FUSED) / MIB
 
     def tuned(self) -> dict[str, Any]:
         """See `Averaging`."""

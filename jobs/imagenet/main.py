@@ -11,10 +11,12 @@ from pathlib import Path
 
 import autotune
 import data
+import emulated
 import model
 import report
 import torch
 import transport
+import transports
 from averaging import Averaging, Horovod, Options, Unfit, place
 from checkpoint import HOST_MEMORY
 from keeping import Failed
@@ -65,7 +67,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--framework", choices=FRAMEWORKS, default="horovod")
     parser.add_argument("--overlap", type=truth, default=True)
     parser.add_argument("--compression", choices=("none", "fp16"), default="none")
-    parser.add_argument("--transport", choices=tuple(transport.ASKED), default="auto")
+    parser.add_argument("--transport", choices=tuple(transports.ASKED), default="auto")
     parser.add_argument("--backward-passes-per-step", type=int, default=1)
     parser.add_argument("--microbatches", type=int)
     parser.add_argument("--fusion-mb", type=float)
@@ -79,6 +81,10 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--checkpoint")
     parser.add_argument("--checkpoint-steps", type=int, default=500)
     parser.add_argument("--checkpoints-kept", type=int, default=3)
+    parser.add_argument("--emulate")
+    parser.add_argument("--emulated-rate", type=float)
+    parser.add_argument("--time-factor", type=float, default=1.0)
+    parser.add_argument("--slow-node", default="")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("GPUBED_RUN_DIR", ".")))
     return parser
@@ -94,6 +100,8 @@ def fault(given: argparse.Namespace) -> str:
         for name, asks, why in ON_GPUS:
             if asks(given):
                 return f"{name} is for GPUs, and this rank computes on a CPU: {why}"
+    if given.emulate or given.time_factor != 1 or given.slow_node:
+        return emulated.fault(given)
     size, images = model.image_size(given.model, given.image_size), given.batch_size
     if given.framework == "pipeline":
         if why := pipeline_fault(given, place()[1]):
@@ -231,7 +239,8 @@ def train(given: argparse.Namespace, device: torch.device) -> None:
             "not known" if figures[name] is None else f"{1000 * figures[name]:.0f} ms"
             for name in ("step_s", "exposed_communication_s", "data_s")
         )
-        print(f"{figures['images_per_s']:.1f} images/s, step {step}")
+        how = f"emulated compute of {given.emulate}: " if given.emulate else ""
+        print(f"{how}{figures['images_per_s']:.1f} images/s, step {step}")
         print(f"of it, waiting for gradients {gradients}, for data {data}")
         if averaging.searching_steps:
             print(autotune.told(averaging.tuned()))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 
 import torch
-import torchvision
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -30,6 +29,8 @@ PRECISIONS = {
 
 def names() -> list[str]:
     """All models that take an image and return a score per class."""
+    import torchvision  # takes a second, and emulated compute has no use for it
+
     return torchvision.models.list_models(module=torchvision.models)
 
 
@@ -77,6 +78,8 @@ def _refusal(name: str, size: int, images: int) -> str:
 
 def make(name: str, classes: int) -> nn.Module:
     """A model with random weights for a number of classes."""
+    import torchvision
+
     settings = {"init_weights": False} if name in _ASKING else {}
     return torchvision.models.get_model(name, weights=None, num_classes=classes, **settings)
 

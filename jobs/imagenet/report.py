@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import statistics
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import psutil
 import timing
 import torch
-import torchvision
 import transport
 from averaging import Averaging
 from timing import PHASES
@@ -30,7 +32,7 @@ def metrics(training: Training) -> dict[str, Any]:
     mine = {
         "rank": averaging.rank,
         "host": os.environ.get("GPUBED_NODE") or os.uname().nodename,
-        "device": os.environ.get("GPUBED_DEVICE_NAME") or str(training.device),
+        "device": _device(training),
         **figures,
         **training.use,
     }
@@ -66,11 +68,22 @@ def metrics(training: Training) -> dict[str, Any]:
         "precision": given.precision,
         "device": ranks[0]["device"],
         "simulated": bool(os.environ.get("GPUBED_SIMULATED")),
+        "emulated": given.emulate,
+        "emulated_compute_s": given.emulate and given.batch_size / given.emulated_rate,
+        "time_factor": given.time_factor,
+        "fused_mb": averaging.fused_mb,
         "versions": _versions(averaging),
         "transport": went_by,
-        "interface": _interface(averaging.size, went_by),
+        "interface": (interface := _interface(averaging.size, went_by)),
+        "address": _address(interface),
         "ranks": ranks,
     }
+
+
+def _device(training: Training) -> str:
+    if gpu := training.settings.emulate:
+        return f"emulated compute of {gpu}"
+    return os.environ.get("GPUBED_DEVICE_NAME") or str(training.device)
 
 
 def _mean(values: list[float | None]) -> float | None:
@@ -82,6 +95,12 @@ def _interface(ranks: int, went_by: str) -> str | None:
     """The network interface of the gradients; None if no interface carried any."""
     carried = ranks > 1 and transport.is_tcp(went_by)
     return os.environ.get("HOROVOD_GLOO_IFACE", "") if carried else None
+
+
+def _address(interface: str | None) -> str | None:
+    """The interface's first IPv4 address."""
+    found = psutil.net_if_addrs().get(interface or "", [])
+    return next((one.address for one in found if one.family == socket.AF_INET), None)
 
 
 def _is_learning(training: Training) -> bool:
@@ -133,7 +152,7 @@ def _use(ranks: list[dict[str, Any]]) -> dict[str, Any]:
 def _versions(averaging: Averaging) -> dict[str, str | None]:
     found: dict[str, str | None] = {
         "torch": torch.__version__,
-        "torchvision": torchvision.__version__,
+        "torchvision": version("torchvision"),
         **dict.fromkeys(("cuda", "cudnn", "nccl")),
     }
     if torch.cuda.is_available():

@@ -26,13 +26,17 @@ _Stamp = float | torch.cuda.Event
 class Clock:
     """Times the phases of steps, except before `start` and while paused.
 
+    Args:
+        device: What is timed.
+        time_factor: Real seconds per second that is told.
+
     Attributes:
         phases: Seconds of each step, by phase.
         wall_s: Seconds from start to stop by the host's clock, without pauses.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, time_factor: float = 1.0) -> None:
+        self._device, self._factor = device, time_factor
         self._running = False
         self._marks: list[tuple[str, _Stamp]] = []
         self._unread: deque[list[tuple[str, _Stamp]]] = deque()
@@ -64,7 +68,7 @@ class Clock:
         """Stops, and reads all events after the device has finished."""
         if self._running:
             self._settle()
-            self.wall_s += time.perf_counter() - self._since
+            self.wall_s += (time.perf_counter() - self._since) / self._factor
             self._running = False
             while self._unread:
                 self._read()
@@ -109,7 +113,7 @@ class Clock:
         marks = self._unread.popleft()
         sums = dict.fromkeys(PHASES, 0.0)
         for (_, before), (phase, after) in itertools.pairwise(marks):
-            sums[phase] += _seconds(before, after)
+            sums[phase] += _seconds(before, after) / self._factor
         for phase, seconds in sums.items():
             self.phases[phase].append(seconds)
 

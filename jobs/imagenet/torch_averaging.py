@@ -83,6 +83,11 @@ class DDP(TorchRanks):
                 warnings.filterwarnings("ignore", "`broadcast_buffers`", FutureWarning)
                 self.network = self._wrapped(network)
 
+    @property
+    def fused_mb(self) -> float:
+        """See `Averaging`."""
+        return BUCKET_MB if self.options.fusion_mb is None else self.options.fusion_mb
+
     def _wrapped(self, network: nn.Module) -> DistributedDataParallel:
         wrapped = DistributedDataParallel(
             network,
@@ -90,7 +95,7 @@ class DDP(TorchRanks):
             # As in Horovod, each rank keeps the statistics of its own images.
             broadcast_buffers=False,
             gradient_as_bucket_view=True,
-            bucket_cap_mb=BUCKET_MB if self.options.fusion_mb is None else self.options.fusion_mb,
+            bucket_cap_mb=self.fused_mb,
         )
         # A lambda, as torch refuses the method's annotations, which are strings.
         wrapped.register_comm_hook(None, lambda _state, bucket: self._send(bucket))

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
+import emulated
 import model
 import torch
 from averaging import Averaging
@@ -60,8 +61,9 @@ class Training:
 
     def __init__(self, settings: Namespace, averaging: Averaging, device: torch.device) -> None:
         self.settings, self.averaging, self.device = settings, averaging, device
-        self.clock, self.usage = Clock(device), Usage(device)
-        self.size = model.image_size(settings.model, settings.image_size)
+        factor = settings.time_factor
+        self.clock, self.usage = Clock(device, factor), Usage(device, factor)
+        self.size = 1 if settings.emulate else model.image_size(settings.model, settings.image_size)
         self.feed = Feed(settings, averaging, self.size, device)
         self.keeper = Keeper(settings, averaging, device)
         self._precision = model.PRECISIONS[settings.precision]
@@ -101,7 +103,10 @@ class Training:
         """Makes model and optimizer, equal on all ranks, from scratch or from a checkpoint."""
         given = self.settings
         torch.manual_seed(given.seed)
-        network = model.make(given.model, self.feed.classes)
+        if given.emulate:
+            network: nn.Module = emulated.Emulated(given.model, emulated.seconds_of_step(given))
+        else:
+            network = model.make(given.model, self.feed.classes)
         self.parameters = model.parameters_of(network)
         self._base_rate = given.learning_rate
         if self._base_rate is None:
@@ -152,6 +157,8 @@ class Training:
 
     def _optimizer(self, weights: Any) -> torch.optim.Optimizer:
         given = self.settings
+        if given.emulate:
+            return emulated.Still(weights)
         return torch.optim.SGD(
             weights, self._base_rate, momentum=given.momentum, weight_decay=given.weight_decay
         )
@@ -255,6 +262,8 @@ class Training:
         return torch.autocast(self.device.type, self._precision, enabled=is_wanted)
 
     def _loss(self, network: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+        if self.settings.emulate:
+            return network(images)
         return self._loss_of(self._compute(network, images), labels)
 
     def _compute(self, layers: nn.Module, given: Tensor) -> Tensor:
@@ -360,6 +369,7 @@ class Training:
         now, plan = time.monotonic(), self.schedule
         if self.averaging.rank == 0 and (now - self._told_at > TELL_S or done == plan.total):
             rate = (done - self._told_step) * plan.images_per_step / (now - self._told_at)
+            rate *= self.settings.time_factor
             said = [f"progress: {done}/{plan.total} steps", f"{rate:.0f} images/s", *self._parts()]
             print(", ".join(said), flush=True)
             self._told_at, self._told_step = now, done

@@ -9,19 +9,12 @@ import torch
 import transports
 
 FOLDER = ".nccl"
-# NCCL's names of its network transports (its documentation, NCCL_NET). NCCL fails if a transport
-# that was set is missing; without a setting, it silently falls back to TCP.
-ASKED: dict[str, dict[str, str]] = {
-    "auto": {},
-    "tcp": {"NCCL_NET": "Socket"},
-    "rdma": {"NCCL_NET": "IB"},
-}
 
 
 def choose(asked: str, device: torch.device, folder: Path) -> None:
     """Sets NCCL's transport, and lets NCCL log to the run's folder."""
     if device.type == "cuda":
-        os.environ |= ASKED[asked]
+        os.environ |= transports.ASKED[asked]
         transports.listen(folder / FOLDER)
 
 

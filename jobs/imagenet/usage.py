@@ -31,8 +31,8 @@ class Usage:
     GPUs, RDMA adapters count as well, as interfaces do not count their traffic.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, time_factor: float = 1.0) -> None:
+        self._device, self._factor = device, time_factor
         self._process = psutil.Process()
         self._interface = os.environ.get("GPUBED_INTERFACE", "")
         self._gpu: list[float] = []
@@ -79,7 +79,8 @@ class Usage:
         """Percent of one core and of the GPU, bytes of memory, bit/s; None if unknown."""
         self.stop()
         sent, received = (
-            None if moved is None else 8 * moved / self._seconds for moved in self._bytes
+            None if moved is None else 8 * moved / self._seconds * self._factor
+            for moved in self._bytes
         )
         on_gpu = self._device.type == "cuda"
         return {

@@ -1,5 +1,6 @@
 """What job imagenet is given: arguments, a place among ranks, options of GPUs, NCCL and Horovod."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def test_the_program_reads_what_gpubed_writes(job):
 
 def test_an_unknown_model_is_answered_with_those_near_it(job):
     model = job("model")
-    model.torchvision.models.list_models.return_value = ["resnet50", "resnet101", "vgg16"]
+    sys.modules["torchvision"].models.list_models.return_value = ["resnet50", "resnet101", "vgg16"]
     assert model.fault("resnet51", 224).startswith(
         "torchvision has no model 'resnet51'; near it are resnet50"
     )

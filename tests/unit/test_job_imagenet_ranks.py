@@ -127,6 +127,61 @@ def test_horovods_ranks_learn_the_same(ranks, on_two):
     assert found["loss"] == pytest.approx(on_two["loss"], rel=1e-3)
 
 
+EMULATED = ("--emulate", "v100", "--emulated-rate", 20, "--steps", 6, "--warmup-steps", 2)
+
+
+@pytest.mark.parametrize("framework", ["ddp", "horovod"])
+def test_emulated_compute_takes_as_long_as_it_should_and_tells_emulated_time(ranks, framework):
+    """A batch of 8 at 20 images/s is 0.4 s, in twice as many real ones."""
+    if framework == "horovod":
+        if subprocess.run([PYTHON, "-c", "import horovod"], check=False).returncode:
+            pytest.skip("GPUBED_NODE_PYTHON has no Horovod")
+        done = ranks.launched("emulated", *SMALL, *EMULATED, "--time-factor", 2)
+        assert done.returncode == 0, done.stderr
+        found = ranks.metrics("emulated")
+    else:
+        found, said = ranks.run("emulated-ddp", *EMULATED, "--time-factor", 2)
+        assert "emulated compute of v100" in said
+    assert is_whole(found)
+    assert found["compute_s"] == pytest.approx(0.4, rel=0.1)
+    assert (found["emulated"], found["time_factor"]) == ("v100", 2)
+    assert found["device"] == "emulated compute of v100"
+    assert found["gradient_bytes"] == 4 * 11_689_512
+    assert found["fused_mb"] == (128 if framework == "horovod" else 25)
+    assert found["address"] == "127.0.0.1"
+
+
+def test_a_slow_node_computes_longer_in_emulated_compute_alone(ranks):
+    slow = ("--slow-node", "node-1:1.5")
+    started = [
+        ranks.start(
+            "slow", (*SMALL, *map(str, EMULATED), *slow), rank, 2, GPUBED_NODE=f"node-{rank}"
+        )
+        for rank in range(2)
+    ]
+    said = [process.communicate(timeout=600) for process in started]
+    assert [process.returncode for process in started] == [0, 0], said
+    found = ranks.metrics("slow")
+    assert found["straggler_ratio"] == pytest.approx(1.5, rel=0.1)
+    assert found["slowest_rank"] == "rank 1 on node-1"
+    _, refused = ranks.start("refused", ["--slow-node", "node-1:2"]).communicate()
+    assert "time_factor and slow_node are for emulated compute" in refused
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--model", "resnot50"], "no sizes of 'resnot50' are known to emulate; near it are"),
+        (["--framework", "fsdp"], "emulate and framework=fsdp exclude each other"),
+        (["--dataset", "colours"], "emulate and dataset exclude each other"),
+    ],
+)
+def test_what_cannot_be_emulated_is_refused(ranks, words, why):
+    given = ["--emulate", "v100", "--emulated-rate", "20", *words]
+    _, said = ranks.start("refused", given).communicate()
+    assert why in said
+
+
 def test_a_run_that_goes_on_learns_what_an_unbroken_one_does(ranks):
     """Also where the last checkpoint is damaged: the one before is taken, and told."""
     wanted = ("--dataset", "colours", "--steps", 6, "--warmup-steps", 1, "--learning-rate", 0.02)

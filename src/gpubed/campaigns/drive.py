@@ -30,7 +30,7 @@ from gpubed.jobs.runs import record as runs
 from gpubed.jobs.runs.record import Choice, Request
 from gpubed.jobs.runs.record import Record as Run
 from gpubed.nodes import link_rates, selection
-from gpubed.nodes.allocation import Cluster
+from gpubed.nodes.allocation import Allocation, Cluster
 from gpubed.nodes.ssh import SSH
 
 LinkRate = dict[str, Any]
@@ -218,7 +218,7 @@ class Bench:
         header = None if new else self._begun()
         if header is None:
             usable, _ = health.usable(self.cluster)
-            matrix.require_room(self.source, self.cluster.allocation, usable.allocation)
+            self._require_room(usable.allocation)
             self._found_on_nodes(usable)
         else:
             # Images and datasets are compared before each point.
@@ -237,9 +237,7 @@ class Bench:
                 if run.state == "ok" and not run.by and run.seconds is not None
             ]
         if header is None:
-            name = self.source.campaign.job
-            values = [self.job.values(name, point.arguments) for point in self.points]
-            self.series.foretold = predictions.foretell(self.cluster, self.points, values)
+            self.series.foretold = self._foretold()
         else:
             self.series.foretold = predictions.read(self.folder.path)
 
@@ -293,6 +291,14 @@ class Bench:
         finally:
             for fault in links.restore():
                 listener.warns(fault)
+
+    def _require_room(self, usable: Allocation) -> None:
+        matrix.require_room(self.source, self.cluster.allocation, usable)
+
+    def _foretold(self) -> dict[str, Foretold]:
+        name = self.source.campaign.job
+        values = [self.job.values(name, point.arguments) for point in self.points]
+        return predictions.foretell(self.cluster, self.points, values)
 
     def _begun(self) -> Header | None:
         header = self.folder.begun()
@@ -389,7 +395,7 @@ class Bench:
             now = {**self._made_with(self.cluster), **self._found_on_nodes(usable, point)}
             self._require_same(self.header, now, (provenance.IMAGE,))
             chosen = self._chosen(links, point, usable)
-            if point.rate_bps is not None:
+            if point.rate_bps is not None and point.link_bps is None:
                 carried = measure_links(chosen)
             if not (failures := _uncarried(chosen, carried)):
                 environment = self._environment(point)

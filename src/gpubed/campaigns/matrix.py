@@ -29,11 +29,19 @@ _OTHER = re.compile(r"[^A-Za-z0-9._-]+")
 
 @dataclass(frozen=True)
 class Point:
-    """One combination of the factors."""
+    """One combination of the factors.
 
-    id: str  # its settings in the order of the factors, usable as a file name
-    settings: Mapping[str, Value]  # the value of each factor
-    arguments: Mapping[str, str]  # of the job: factors and fixed settings
+    Attributes:
+        id: Its settings in the order of the factors, fit for a file's name.
+        settings: The value of each factor.
+        arguments: The job's arguments as text: factors and fixed settings.
+        link_bps: The links' real rate in bit/s, if they stand for links of another rate.
+    """
+
+    id: str
+    settings: Mapping[str, Value]
+    arguments: Mapping[str, str]
+    link_bps: int | None = None
 
     @property
     def nodes(self) -> int | None:
@@ -47,7 +55,9 @@ class Point:
 
     @property
     def rate_bps(self) -> int | None:
-        """The links' rate in bit/s; None stands for the declared one."""
+        """The links' real rate in bit/s; None stands for the declared one."""
+        if self.link_bps is not None:
+            return self.link_bps
         return link_rates.parse(self.settings[RATE]) if RATE in self.settings else None
 
     @property
@@ -93,9 +103,14 @@ def expand(source: Source, job: Job) -> list[Point]:
     return points
 
 
-def require_room(source: Source, allocation: Allocation, usable: Allocation) -> None:
-    """Refuse points that need more nodes than are usable, or links that cannot be changed."""
-    factors = source.campaign.factors
+def require_room(
+    source: Source, allocation: Allocation, usable: Allocation, *, without: Sequence[str] = ()
+) -> None:
+    """Refuse points that need more nodes than are usable, or links that cannot be changed.
+
+    `without` names factors that are not checked.
+    """
+    factors = {name: of for name, of in source.campaign.factors.items() if name not in without}
     backend = registry.backend(allocation.backend)
     if isinstance(backend, JobBackend):
         for name in {NODES, RANKS, RATE} & set(factors):

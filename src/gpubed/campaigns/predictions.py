@@ -29,7 +29,7 @@ from gpubed.hardware import facts
 from gpubed.jobs.metrics import is_number
 from gpubed.jobs.runs import record as runs
 from gpubed.nodes.allocation import Cluster
-from gpubed.prediction import model
+from gpubed.prediction import model, probed
 from gpubed.prediction.forecast import gpu_named
 from gpubed.prediction.model import Setup
 from gpubed.spec.sections import MOST_GPUS
@@ -95,12 +95,15 @@ def foretell(
 ) -> dict[str, Foretold]:
     """Return what points can be foretold to give, by id; `values` are their job's arguments."""
     known, found = Known(cluster.paths), dict[str, Foretold]()
+    probe = probed.read(cluster.paths, cluster.allocation.uuid)
     for point, of in zip(points, values, strict=True):
         with suppress(GpubedError):  # such as a model or a GPU without a known rate
             if (setup := _setup(cluster, point, of, known)) is None:
                 continue
-            told = model.predict(setup)
-            seconds = None if of.get("epochs") else known.start_s + of["steps"] * told.step_s
+            at = (setup.transport, setup.link_bps)
+            told = model.predict(setup, probe.calibration(*at) if probe else None)
+            steps = None if of.get("epochs") else of.get("steps")
+            seconds = None if steps is None else known.start_s + steps * told.step_s
             found[point.id] = Foretold(**vars(told), seconds=seconds)
     return found
 

@@ -45,6 +45,7 @@ class _Report(Model):
     campaign: Header
     environments: tuple[JsonValue, ...] = ()
     simulated: bool = False
+    emulated: bool = False
     groups: tuple[_Group, ...] = ()
 
 
@@ -108,6 +109,10 @@ def load(path: Path) -> Before:
         raise UsageError(
             f"{path} is the report of {len(report.environments)} campaigns",
             "write a report of each campaign, and repeat that: gpubed report CLUSTER CAMPAIGN",
+        )
+    if report.emulated:
+        raise UsageError(
+            f"{path} is of a rehearsal", "gpubed rehearse CLUSTER with its options, and --new"
         )
     content = yaml.safe_dump(report.campaign.campaign, sort_keys=False).encode()
     campaign = reading.reply(content, f"the campaign in {path}", error=Unusable).yaml(Campaign)

@@ -65,6 +65,8 @@ def _notes(result: JobResult) -> Iterator[str]:
     if result.simulated:
         models = ", ".join(result.simulated)
         yield f"simulated: {models} did not compute, the CPU did; these are no figures of a GPU"
+    if gpu := result.metrics.get("emulated"):
+        yield f"emulated compute: ranks slept as long as a {gpu} computes; no figures of a GPU"
     if result.not_judged:
         yield f"not judged in so small a run: {', '.join(result.not_judged)}"
     if differ := _undeclared(result):

@@ -21,7 +21,7 @@ from gpubed.report.steps import Limit, Step, Straggling
 _WORK = WORK
 # Factors that change how much is computed; throughputs of their values are not compared.
 _AMOUNTS = {*wording.SCALES, "batch", "batch_size", "image_size", "model"}
-_AMOUNTS |= {"epochs", "steps", "seed"}
+_AMOUNTS |= {"epochs", "steps", "seed", "emulate"}
 
 
 def versions(points: Iterable[Record]) -> list[dict[str, Any]]:
@@ -91,6 +91,7 @@ class Analysis:
         parts = ("groups", "comparisons", "steps", "stragglers", "limits")
         return {
             "simulated": self.measured.simulated,
+            "emulated": self.measured.emulated,
             "metric": self.metric,
             "throughput": self.throughput,
             "efficiency": [one for series in self.series for one in series.document()],

@@ -138,6 +138,8 @@ def _require_comparable(parts: Sequence[Measured]) -> None:
     _require_one(parts, "they are of several jobs", lambda part: part.campaign.job)
     kinds = "figures of simulated and real GPUs cannot be compared"
     _require_one(parts, kinds, lambda part: f"{'' if part.simulated else 'not '}simulated")
+    kinds = "figures of emulated compute and others make no ratio"
+    _require_one(parts, kinds, lambda part: f"{'' if part.emulated else 'not '}emulated")
     ended = [part for part in parts if _numbers(part)]
     if ended and not set.intersection(*(set(_figures(part)) for part in ended)):
         why = "they have no rate or other figure in common"

@@ -51,7 +51,7 @@ def html(analysis: Analysis, drawn: dict[Figure, str]) -> str:
         drawn,
         heading=f"Job {campaign.job} on {campaign.cluster}" if measured.parts else alone,
         descriptions=list(dict.fromkeys(text for text in said if isinstance(text, str))),
-        simulated=measured.simulated,
+        mark=measured.mark,
         summary=summary.lines(analysis),
         remarks=summary.remarks(analysis),
         tables=tables.made(analysis),
@@ -63,12 +63,13 @@ def html(analysis: Analysis, drawn: dict[Figure, str]) -> str:
 
 def of_run(one: Record, drawn: dict[Figure, str]) -> str:
     """Return the page of a run: its figures, its curves, and the command that repeats it."""
+    emulated = bool(one.metrics.get("emulated"))
     numbers = {name: v for name, v in one.metrics.items() if isinstance(v, int | float | str)}
     return _rendered(
         drawn,
         heading=f"Run {one.run_id}",
         descriptions=[],
-        simulated=bool(one.simulated),
+        mark="emulated compute" if emulated else "simulated GPUs" if one.simulated else "",
         summary={name: written(value, "") for name, value in numbers.items()},
         remarks=[one_line(why) for why in one.failures],
         tables=[],

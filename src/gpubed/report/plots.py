@@ -56,7 +56,7 @@ class Figure:
 
 def drawn(analysis: Analysis) -> list[Figure]:
     """Return the plots for which there are data, in the order of the page."""
-    marks = ["simulated GPUs"] if analysis.measured.simulated else []
+    marks = [analysis.measured.mark] if analysis.measured.mark else []
     if all(len(group.points) < 2 for group in analysis.groups):
         marks.append("no repetition")
     mark = f" ({', '.join(marks)})" if marks else ""

@@ -83,6 +83,18 @@ class Measured:
         """Whether GPUs were simulated at any point."""
         return self.campaign.simulated or any(p.metrics.get("simulated") for p in self.points)
 
+    @property
+    def emulated(self) -> bool:
+        """Whether compute was emulated in any of it: a rehearsal."""
+        return any(p.metrics.get("emulated") for p in self.points)
+
+    @property
+    def mark(self) -> str:
+        """What stands behind titles where no real GPU computed; else empty."""
+        if self.emulated:
+            return "emulated compute"
+        return "simulated GPUs" if self.simulated else ""
+
 
 def names(paths: ClusterPaths) -> list[str]:
     """Return the campaigns that were started on a cluster."""

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator
 
+from gpubed.campaigns import findings
 from gpubed.core import intervals
 from gpubed.jobs.metrics import WORK, formatted, one_line
 from gpubed.report import merge, residuals, scaling, wording
 from gpubed.report.analysis import Analysis
 from gpubed.report.groups import Ratio
+from gpubed.report.read import Measured
 from gpubed.report.steps import Limit
 
 SIMULATED = (
     "The GPUs are simulated: no GPU has computed, the CPU did; these are no figures of a GPU."
+)
+EMULATED = (
+    "Compute is emulated: no GPU has computed, ranks slept as long as one would; communication is "
+    "real, and times and rates are scaled by {}."
 )
 NOT_REPEATED = "no repetition, so no interval"
 LIMITS = {
@@ -55,8 +62,7 @@ def told(analysis: Analysis) -> list[str]:
     summary = lines(analysis)
     if "Try next" in summary:
         summary["Try next"] = f"Try next: {summary['Try next']}"
-    simulated = [SIMULATED] if analysis.measured.simulated else []
-    found = [*simulated, *summary.values(), *_gaps(analysis)]
+    found = [*kind(analysis), *summary.values(), *_gaps(analysis)]
     return [one_line(wording.clean(text)) for text in found]
 
 
@@ -64,6 +70,7 @@ def lines(analysis: Analysis) -> dict[str, str]:
     """Return the summary: sentences by topic."""
     found = {
         "Measured": _extent(analysis),
+        "Rehearsal": _rehearsal(analysis.measured),
         "Scaling": _scaling(analysis),
         "What limits": " ".join(_limits(analysis)),
         "Differences": " ".join(_comparisons(analysis)),
@@ -76,8 +83,17 @@ def lines(analysis: Analysis) -> dict[str, str]:
 
 def remarks(analysis: Analysis) -> list[str]:
     """Return the limitations of the figures, a sentence each."""
-    simulated = [SIMULATED] if analysis.measured.simulated else []
-    return [*simulated, *_gaps(analysis)]
+    return [*kind(analysis), *_gaps(analysis)]
+
+
+def kind(analysis: Analysis) -> list[str]:
+    """Return a sentence if GPUs were simulated or their computation emulated."""
+    marks = [SIMULATED] if analysis.measured.simulated else []
+    if analysis.measured.emulated:
+        factors = {point.figures.get("time_factor", 1.0) for point in analysis.measured.points}
+        ends = dict.fromkeys((min(factors), max(factors)))
+        marks.append(EMULATED.format(" to ".join(f"{one:g}" for one in ends)))
+    return marks
 
 
 def bounds(ratio: Ratio, *, percent: bool = False) -> str:
@@ -131,6 +147,16 @@ def _extent(analysis: Analysis) -> str:
         f"{_counted(len(analysis.groups), 'point')}, {_counted(ended, 'run')}, "
         f"{len(analysis.failed)} failed."
     )
+
+
+def _rehearsal(measured: Measured) -> str:
+    """Name what is wrong in a rehearsal; empty for other campaigns."""
+    if not measured.emulated:
+        return ""
+    network = json.loads(measured.campaign.made_with.get("the experiment network") or "{}")
+    good = [point for point in measured.points if point.status == "ok"]
+    found = findings.found(good, measured.predicted, network.get("subnet"))
+    return " ".join(found) or "No fault found: network, fusion, nodes and processors are in order."
 
 
 def _scaling(analysis: Analysis) -> str:

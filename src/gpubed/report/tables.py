@@ -42,7 +42,7 @@ class Table:
 
 def made(analysis: Analysis) -> list[Table]:
     """Return the tables that have rows."""
-    mark = " (simulated GPUs)" if analysis.measured.simulated else ""
+    mark = f" ({analysis.measured.mark})" if analysis.measured.mark else ""
     measured = [_results(analysis), _scaling(analysis), _limits(analysis), _ratios(analysis)]
     again = "The same command goes on with them."
     missing = [[one] for one in analysis.missing]

@@ -75,7 +75,7 @@ def command(
     lease.check_not_expired(paths)
     if before:
         repeat.require_comparable(before, cluster)
-    telling = _Telling(ui, bench)
+    telling = Telling(ui, bench)
     if plan:
         bench.look(new=new)
         telling.announce()
@@ -97,13 +97,20 @@ def command(
     return 1 if bench.series.failed() or telling.warned else 0
 
 
-class _Telling:
+class Telling:
+    """Says how a campaign goes on, and what it found.
+
+    Attributes:
+        warned: Whether a link has not got its declared rate back.
+    """
+
     def __init__(self, ui: UI, bench: Bench) -> None:
         self.ui, self.bench, self.warned = ui, bench, False
         self.unit = bench.job.metrics[bench.metric].unit if bench.metric else ""
         self.show: Callable[[str], object] = str
 
     def begins(self, point: Point, repetition: int) -> Callable[[str], None]:
+        """See `drive.Telling`."""
         estimate, name = Estimate(), f"{point.id}, repetition {repetition}"
         self.show(f"{name} starts")
 
@@ -114,6 +121,7 @@ class _Telling:
         return tell
 
     def ends(self, record: Record) -> None:
+        """See `drive.Telling`."""
         progress, metric = self.bench.series.progress(), self.bench.metric
         result = record.reason
         if record.status == "ok" and metric in record.figures:
@@ -125,6 +133,7 @@ class _Telling:
         )
 
     def warns(self, fault: str) -> None:
+        """See `drive.Telling`."""
         self.warned = True
         message = f"a link has not got its declared rate back: {fault}"
         self.ui.error(message, f"gpubed up {self.bench.cluster.name}")
@@ -156,12 +165,12 @@ class _Telling:
             return None
         return len(cluster.allocation.nodes) * progress.seconds / 3600
 
-    def result(self, before: repeat.Before | None) -> None:
-        """Show the results of all points, and compare them with a report."""
+    def result(self, before: repeat.Before | None, verb: str = "bench", **more: Any) -> None:
+        """Show and compare the results of all points; `more` is for JSON alone."""
         ui, bench, series, metric = self.ui, self.bench, self.bench.series, self.bench.metric
         compared = repeat.compare(before, series, metric) if before else []
         differences = repeat.differences(before, bench.folder.begun()) if before else []
-        ui.document("bench", self._document(compared, differences))
+        ui.document(verb, {**self._document(compared, differences), **more})
         columns = [*series.campaign.factors, *(["predicted (90 %)"] if series.foretold else [])]
         columns += [f"{metric} (± 95 %)", "n"] if metric else []
         ui.table([*columns, "status"], map(self._row, series.points))

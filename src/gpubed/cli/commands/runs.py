@@ -148,7 +148,8 @@ def _main_figures(run: Record) -> str:
         measures = not (metric.setting or name in compare.SETTINGS)
         if measures and isinstance(value, int | float) and not isinstance(value, bool):
             figures.append(f"{one_line(name)} {formatted(value, metric.unit)}")
-    return ", ".join(figures[:_FIGURES])
+    emulated = ["emulated compute"] if run.metrics.get("emulated") else []
+    return ", ".join([*emulated, *figures[:_FIGURES]])
 
 
 def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
@@ -236,6 +237,9 @@ def _compare(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
         (compare.repetitions(first, other, every), compare.repetitions(other, first, every))
         for other in others
     ]
+    if len({bool(run.metrics.get("emulated")) for run in records}) > 1:
+        why = "figures of emulated compute and others make no ratio"
+        raise UsageError(why, f"gpubed runs {paths.name} list names the emulated ones")
     ratios_of = compare.ratios(
         sides, {*compare.SETTINGS, *(name for name, metric in metrics.items() if metric.setting)}
     )
