@@ -38,7 +38,7 @@ def fault(given: Namespace) -> str:
     if not given.emulated_rate:
         return "emulate needs emulated_rate, the images/s of one such GPU"
     excluded = {
-        "framework=fsdp": given.framework == "fsdp",
+        f"framework={given.framework}": given.framework in ("fsdp", "pipeline"),
         "dataset": given.dataset,
         "checkpoint": given.checkpoint,
         "precision=fp16": given.precision == "fp16",

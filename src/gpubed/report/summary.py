@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator
 
 from gpubed.campaigns import findings
-from gpubed.core import intervals
+from gpubed.core import intervals, reading
 from gpubed.jobs.metrics import WORK, formatted, one_line
+from gpubed.nodes.allocation import Network
 from gpubed.report import merge, residuals, scaling, wording
 from gpubed.report.analysis import Analysis
 from gpubed.report.groups import Ratio
@@ -153,9 +153,14 @@ def _rehearsal(measured: Measured) -> str:
     """Name what is wrong in a rehearsal; empty for other campaigns."""
     if not measured.emulated:
         return ""
-    network = json.loads(measured.campaign.made_with.get("the experiment network") or "{}")
+    network = measured.campaign.made_with.get("the experiment network")
+    subnet = (
+        reading.Document(network.encode(), "campaign.json").json(Network).subnet
+        if network
+        else None
+    )
     good = [point for point in measured.points if point.status == "ok"]
-    found = findings.found(good, measured.predicted, network.get("subnet"))
+    found = findings.found(good, measured.predicted, subnet)
     return " ".join(found) or "No fault found: network, fusion, nodes and processors are in order."
 
 
