@@ -1,14 +1,20 @@
 """`gpubed plan` and `gpubed resources` of a cluster that names its experiment."""
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
+from gpubed.core.paths import Project
+from gpubed.prediction import probed
+from gpubed.prediction.probed import Probed, Way
 from gpubed.testbeds.base import Offer, Testbed
+from gpubed.testbeds.specification import load_plan
 from support.cluster import Cluster
 from support.imagenet_runs import ran
+from support.samples import sample_allocation
 
 pytestmark = pytest.mark.process
 GPUS = [{"name": "gpu", "count": 4, "gpus": 1, "simulate": "V100-SXM2-16GB"}]
@@ -50,6 +56,35 @@ def test_fewer_nodes_that_reach_the_target_are_named_as_cheaper(plan):
     assert best["images_per_s"] >= 300
     assert best["node_hours"] < told["scaling"][-1]["node_hours"]
     assert f"300 images/s at the least node-hours: {best['nodes']} node" in said
+
+
+def test_a_plan_of_a_probed_cluster_is_predicted_by_its_links(tmp_path):
+    given = {"experiment": {"rate": "10 Gbit/s"}}
+    training = {"model": "vgg16", "batch": 32}
+    lab = Cluster(
+        tmp_path,
+        "probed",
+        nodes=GPUS,
+        recipe="cuda12",
+        configure=False,
+        networks=given,
+        experiment=training,
+    )
+    paths = Project(tmp_path).cluster("probed")
+    granted = sample_allocation(load_plan(paths.spec))
+    paths.state.mkdir(parents=True)
+    paths.allocation.write_text(granted.model_dump_json())
+
+    def images():
+        return lab.json("plan", "--engine", "embedded")["prediction"]["scaling"][-1]["images_per_s"]
+
+    shipped = images()
+    way = Way(bus_bps=1e9, step_s=1e-4)
+    probed.write(
+        paths,
+        Probed(measured=datetime.now(UTC), uuid=granted.uuid, link_bps=10e9, ways={"tcp": way}),
+    )
+    assert images() < shipped / 2
 
 
 def test_without_an_experiment_nothing_is_predicted(plan):

@@ -10,7 +10,7 @@ from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.hardware import facts
 from gpubed.nodes import allocation
-from gpubed.prediction import rates
+from gpubed.prediction import probed, rates
 from gpubed.prediction.model import Setup
 from gpubed.prediction.questions import Answer, Questions, Row
 from gpubed.spec.plan import ClusterPlan
@@ -47,6 +47,10 @@ def of_plan(
         again = f"gpubed run {plan.cluster} imagenet --nodes 1 {own} measures it"
         raise UsageError("no run on one rank tells how fast the CPUs are", again)
     asked = replace(asked, setup=replace(setup, rate=rate))
+    if paths.allocation.exists():
+        probe = probed.read(paths, allocation.load(paths.allocation).uuid)
+        numbers = probe and probe.calibration(setup.transport, setup.link_bps)
+        asked = replace(asked, calibration=numbers)
     target, link = experiment.target, setup.link_bps
     return asked.scaling(), asked.reach(target, [link]) if target else asked.cost()
 

@@ -29,7 +29,7 @@ def command(
 ) -> int:
     """Calibrate predictions: one rank's rate, two nodes' link.
 
-    It takes less than two minutes. `plan`, `predict` and `bench` use what it finds.
+    It takes less than two minutes. `plan`, `bench` and `rehearse` use what it finds.
     """
     ui, paths = UI(as_json), find(name)
     cluster = load_cluster(paths)
