@@ -49,8 +49,8 @@ def of_plan(
     asked = replace(asked, setup=replace(setup, rate=rate))
     if paths.allocation.exists():
         probe = probed.read(paths, allocation.load(paths.allocation).uuid)
-        numbers = probe and probe.calibration(setup.transport, setup.link_bps)
-        asked = replace(asked, calibration=numbers)
+        at = (setup.transport, setup.link_bps)
+        asked = replace(asked, calibration=probe.calibration(*at) if probe else None)
     target, link = experiment.target, setup.link_bps
     return asked.scaling(), asked.reach(target, [link]) if target else asked.cost()
 
