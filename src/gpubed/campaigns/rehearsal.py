@@ -82,7 +82,7 @@ class Host(BaseModel):
 
 @dataclass(frozen=True)
 class Asked:
-    """What is rehearsed.
+    """The training and the links that a rehearsal emulates.
 
     Attributes:
         links: Rates of nodes' links, in bit/s.

@@ -171,7 +171,7 @@ class Errors:
 
 @dataclass(frozen=True)
 class Point:
-    """A run, its group, and by method what numbers predict that its source did not fit."""
+    """A published run with its group, and the prediction of each method, fitted without its source."""
 
     run: Run
     group: str
