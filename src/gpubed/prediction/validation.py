@@ -171,7 +171,7 @@ class Errors:
 
 @dataclass(frozen=True)
 class Point:
-    """A published run with its group, and the prediction of each method, fitted without its source."""
+    """A published run, its group, and what each method predicts with its source left out."""
 
     run: Run
     group: str
