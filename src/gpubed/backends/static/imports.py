@@ -229,7 +229,7 @@ def _inventory(draft: Draft) -> list[_Login]:
         # JSON turns Ansible's own string class into str.
         text = json.dumps(get_group_vars(host.get_groups()) | host.vars, default=str)
         values = reading.reply(text, host.name).json(dict[str, Any])
-        line, own = source.line(host.name), {"address": f"{host.name}"}
+        line, own = source.line(host.name), dict[str, Any](address=f"{host.name}")
         if line == 1:
             line = next((n for begin, n in ranges if host.name.startswith(begin)), 1)
         for key, value in values.items():
