@@ -74,6 +74,14 @@ def test_the_node_whose_own_machine_cannot_be_had_is_left_out(server, wall, driv
     assert not [node for node in result["nodes"].values() if "failed" in node]
 
 
+def test_an_aggregate_that_does_not_answer_is_no_lack_of_machines(wall):
+    where = wall.block["aggregate"] | {"url": "https://127.0.0.1:1/protogeni/xmlrpc/am/3.0"}
+    wall.block |= {"aggregate": where, "patience": 1}
+    [lack] = wall.testbed.fits(wall.plan)
+    assert "does not answer" in lack.message
+    assert "correct its URL in cluster.yml" in lack.fix
+
+
 @with_hardware_types
 def test_machines_of_a_cluster_are_free_for_what_replaces_it(server, wall, driver):
     wall.block["hardware"] = {"node": {"type": "pcgen07-gpu1080"}}

@@ -159,8 +159,23 @@ def test_an_rspec_becomes_groups_of_alike_nodes_and_a_network(take):
 
 
 def test_an_unknown_testbed_has_its_url_to_be_filled_in(take):
-    _, _, to_fill_in = take(rspec("a", "b", manager="urn:publicid:IDN+emulab.net+authority+cm"))
+    _, _, to_fill_in = take(rspec("a", "b", manager="urn:publicid:IDN+geni.example+authority+cm"))
     assert to_fill_in == ["backend.aggregate.url", "backend.project"]
+
+
+@pytest.mark.parametrize("words", [(), ("--backend", "virtualwall")])
+def test_a_testbed_with_a_preset_is_named(take, words):
+    manager = "urn:publicid:IDN+utah.cloudlab.us+authority+cm"
+    spec, _, to_fill_in = take(rspec("a", "b", manager=manager), *words)
+    assert (spec["backend"]["type"], spec["backend"]["testbed"]) == ("geni", "cloudlab-utah")
+    assert not {"aggregate", "authority"} & spec["backend"].keys()
+    assert to_fill_in == ["backend.project"]
+
+
+def test_an_rspec_of_the_virtual_wall_has_its_authority_whatever_the_name_of_the_backend(take):
+    backend = take(rspec("a", "b"), "--backend", "geni")[0]["backend"]
+    assert "testbed" not in backend
+    assert "wall2" in backend["authority"]["slices"]
 
 
 @pytest.mark.parametrize(
@@ -206,6 +221,12 @@ def test_an_espec_is_found_in_a_folder_and_in_archives(take, tmp_path, kind):
     spec, left, _ = take(None, "--from", str(given))
     assert spec["nodes"][0] == {"name": "a", "count": 2, "image": "ubuntu24-04-01-civ4"}
     assert "experiment-specification.yml line 3: execute" in left
+
+
+def test_an_espec_may_say_that_its_rspec_is_bundled(take, tmp_path):
+    (tmp_path / "cluster.rspec").write_text(rspec("a0", "a1"))
+    (tmp_path / "experiment-specification.yml").write_text("rspec: [{bundled: cluster.rspec}]\n")
+    assert take(None, "--from", str(tmp_path))[0]["nodes"][0]["count"] == 2
 
 
 @pytest.mark.parametrize("name", ["../outside.rspec", "/etc/passwd", "missing.rspec"])
@@ -296,8 +317,35 @@ def test_an_inventory_gives_hosts_user_key_and_bastion(take):
         assert words in left
     assert "http_port" in left
     assert "user bob of n3: all have alice" in left
-    assert "options of ssh but for ProxyJump" in left
+    assert "line 12: options of ssh other than the jump hosts" in left
     assert to_fill_in == ["networks.control.subnet"]
+
+
+GATE = {"address": "gate.example.org", "port": 2222, "user": "me"}
+
+
+@pytest.mark.parametrize(
+    ("options", "bastions"),
+    [
+        ('-o ProxyCommand="ssh -W %h:%p -q me@gate.example.org -p 2222"', [GATE]),
+        ('-oProxyCommand="ssh -p2222 -l me -i ~/.ssh/k gate.example.org -W %h:%p"', [GATE]),
+        ("-o 'ProxyCommand ssh -J first -W %h:%p in'", [{"address": "first"}, {"address": "in"}]),
+        ("-Jme@gate.example.org:2222 -A", [GATE]),
+        ('-o ProxyCommand="nc -x proxy.example.org:1080 %h %p"', None),
+        ("-J 'me@gate.example.org", None),
+    ],
+)  # fmt: skip
+def test_a_jump_is_read_in_each_form_that_ssh_has(take, options, bastions):
+    hosts = {"10.0.0.1": {"ansible_ssh_common_args": options}}
+    spec, left, _ = take(yaml.safe_dump({"all": {"hosts": hosts}}))
+    assert spec["backend"].get("bastions") == bastions
+    ordinary = {"-A", "-i", "nc", "'me@gate.example.org"} & set(re.split(r'[ "]', options))
+    assert ("options of ssh other than the jump hosts" in left) == bool(ordinary)
+
+
+def test_hosts_of_a_range_have_the_line_of_the_range(take):
+    _, left, _ = take("[a]\nn1 ansible_user=bob\nn2 ansible_user=bob\n[b]\nm[3:4]\n")
+    assert "line 5: that m3 has no user: all have bob" in left
 
 
 def test_an_inventory_in_yaml_keeps_its_groups(take):
@@ -320,6 +368,28 @@ def test_an_ssh_config_applies_wildcards_and_runs_nothing(take, tmp_path):
     assert not (tmp_path / "owned").exists()
     for words in ("line 16: include", "line 17: match", "line 13: forwardagent", "github.com"):
         assert words in left
+
+
+def test_jumps_of_jumps_and_proxy_commands_become_bastions(take):
+    text = """\
+Host gate
+  User jump
+Host inner
+  HostName 10.5.0.1
+  ProxyCommand ssh -q -W %h:%p gate
+Host node
+  HostName 10.5.0.2
+  ProxyJump inner
+Host odd
+  HostName 10.5.0.3
+  ProxyJump inner
+  ProxyCommand corkscrew proxy 80 %h %p
+"""
+    spec, left, _ = take(text)
+    gates = [{"address": "gate", "user": "jump"}, {"address": "10.5.0.1"}]
+    assert spec["backend"]["bastions"] == gates
+    assert spec["backend"]["hosts"]["node"] == [{"address": "10.5.0.2"}, {"address": "10.5.0.3"}]
+    assert left.endswith("line 12: proxycommand")
 
 
 def test_a_list_of_hosts_is_taken_in(take):

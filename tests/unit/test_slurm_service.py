@@ -172,13 +172,20 @@ def test_a_login_that_fails_says_what_must_work(site):
     for said, hint in (
         ("me@uni: Permission denied (publickey).", "must work without a question"),
         ("Host key verification failed.", "compare the host key"),
-        ("ssh: Could not resolve hostname uni", "correct backend.login"),
+        ("ssh: Could not resolve hostname uni", "correct backend.login, or name uni in"),
     ):
         ssh.write_text(f"#!/bin/sh\necho '{said}' >&2; exit 255\n")
         with pytest.raises(Unreachable, match="the login to me@uni fails") as caught:
             Login("me@uni").run("true")
         assert said in caught.value.message
         assert hint in caught.value.hint
+    with pytest.raises(Unreachable) as caught:
+        Login("me@uni:2222").run("true")
+    assert caught.value.hint == "correct backend.login, or name uni in ~/.ssh/config"
+    ssh.write_text("#!/bin/sh\nexit 255\n")
+    with pytest.raises(Unreachable) as caught:
+        Login("me@uni:2222").run("true")
+    assert caught.value.hint.startswith("ssh -p 2222 me@uni   must work")
 
 
 def test_a_session_quotes_words_and_tells_ends(site):

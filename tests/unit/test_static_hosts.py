@@ -15,7 +15,7 @@ from gpubed.core import progress, reading, runlock
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
 from gpubed.nodes.ssh import HostKeyMismatch, LoginRefused, Unreachable
-from gpubed.testbeds import registry
+from gpubed.testbeds import registry, specification
 from gpubed.testbeds.driver import NodeFailed, Silent
 from gpubed.testbeds.specification import load_plan
 from support.samples import sample_allocation, sample_plan
@@ -106,6 +106,16 @@ def told():
     progress.tell(lambda event: notes.append(event["message"]))
     yield notes
     progress.tell(None)
+
+
+def test_each_host_has_an_experiment_address_of_its_own(lab):
+    hosts = ", ".join(f"{{address: 192.0.2.{n}, experiment_address: 10.9.0.7}}" for n in (7, 8))
+    text = SPEC.format(known=lab.known, hosts=hosts, count=2)
+    network = "experiment: {rate: 1 Gbit/s, subnet: 10.9.0.0/24}"
+    lab.paths.spec.write_text(text.replace("control: {subnet: 192.0.2.0/24}", network))
+    _, [error] = specification.check(lab.paths.spec)
+    assert error.path == "backend.hosts.node.1.experiment_address"
+    assert error.message == "10.9.0.7 is listed twice"
 
 
 def behind(error):

@@ -9,6 +9,8 @@ from pulumi.runtime.mocks import MockMonitor
 
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import Project
+from gpubed.nodes import allocation
+from gpubed.nodes.allocation import NotUp
 from gpubed.resources import Cluster
 from gpubed.testbeds import resources
 from support.declared import KEY, UUID, mocked
@@ -115,6 +117,9 @@ def test_gpubeds_own_verbs_leave_its_resources_to_pulumi(project: Path) -> None:
     with pytest.raises(UsageError, match="runs your own Pulumi program") as refused:
         paths.prepare()
     assert "pulumi up" in (refused.value.hint or "")
+    with pytest.raises(NotUp) as absent:
+        allocation.load(paths.allocation)
+    assert absent.value.hint == "pulumi up; if it was up already: gpubed audit one"
     paths.prepare(leftovers=True)
     assert not (project / "stacks").exists()
     paths.allocation.parent.mkdir(parents=True)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gpubed.core import reading, record, runlock
 from gpubed.core.errors import GpubedError, Locked, UsageError
-from gpubed.core.paths import ClusterPaths
+from gpubed.core.paths import ClusterPaths, Project
 from gpubed.spec.plan import ClusterPlan
 
 Port = Annotated[int, Field(gt=0, lt=65536)]
@@ -163,7 +163,8 @@ def load(path: Path) -> Allocation:
                 f"cluster {name} is not up yet: {holder} is running", "wait for its end"
             ) from None
         # The cluster may be up with its state lost.
-        hint = f"gpubed up {name}; if it was up already: gpubed audit {name}"
+        verb = "pulumi up" if Project(path.parents[2]).has_users_program else f"gpubed up {name}"
+        hint = f"{verb}; if it was up already: gpubed audit {name}"
         raise NotUp(f"cluster {name} is not up", hint) from None
 
 

@@ -47,6 +47,7 @@ class Login:
         host, _, port = destination.rpartition(":")
         words = ["-p", port, host] if host and port.isdigit() else [destination]
         options = [f"-o{option}" for option in _OPTIONS]
+        self._by_hand = shlex.join(["ssh", *words])
         self.words = ["ssh", *options, *words[:-1], "--", words[-1]]
 
     def command(self, script: str) -> list[str]:
@@ -75,11 +76,12 @@ class Login:
         code = done.returncode
         result = CommandResult(answer, done.stderr, code, time.monotonic() - started)
         if code == SSH_FAILED and not has_begun:
-            hint = f"ssh {self.name}   must work without a question (docs/how-to/slurm.md)"
+            hint = f"{self._by_hand}   must work without a question (docs/how-to/slurm.md)"
             if "Host key verification failed" in done.stderr:
-                hint = f"ssh {self.name}   once; compare the host key with the published one"
+                hint = f"{self._by_hand}   once; compare the host key with the published one"
             elif "resolve hostname" in done.stderr:
-                hint = f"correct backend.login, or name {self.name} in ~/.ssh/config"
+                host = self.words[-1].rpartition("@")[2]
+                hint = f"correct backend.login, or name {host} in ~/.ssh/config"
             why = f"the login to {self.name} fails: {reading.tail(done.stderr, 3)}"
             raise Unreachable(why, hint)
         if check and code:

@@ -131,6 +131,7 @@ class Draft:
     """Values for a backend's template, with their lines in the source, and omitted parts."""
 
     source: Source
+    backend: str = ""  # the type to write, where the module's backend has several
     values: dict[Location, Any] = field(default_factory=dict)
     lines: dict[Location, int] = field(default_factory=dict)
     remarks: dict[Location, str] = field(default_factory=dict)  # see `clusterspec.UNFILLED`
@@ -203,9 +204,9 @@ def take_in(source: Source, backends: Iterable[str]) -> tuple[str, Draft]:
     formats: list[str] = []
     for name in backends:
         if backend_config.template(name).with_name("imports.py").exists():
-            module = import_module(f"gpubed.backends.{name}.imports")
+            module = import_module(f"gpubed.backends.{backend_config.canonical(name)}.imports")
             if draft := module.imported(source):
-                return name, draft
+                return draft.backend or name, draft
             formats.append(module.FORMATS)
     known = "; ".join(formats) or "nothing on this backend"
     raise UsageError(f"{source.what} has no format that can be taken in", f"formats: {known}")

@@ -106,7 +106,7 @@ def _networks(spec: ClusterSpec) -> Iterator[Problem]:
 
 
 def _addresses(spec: ClusterSpec) -> Iterator[Problem]:
-    network, seen = spec.networks.experiment, set()
+    network, seen, within = spec.networks.experiment, set(), set()
     for group, hosts in Config.of(spec.backend).hosts.items():
         for index, host in enumerate(hosts):
             where = (*_HOSTS, group, index)
@@ -120,3 +120,7 @@ def _addresses(spec: ClusterSpec) -> Iterator[Problem]:
             elif host.experiment_address not in network.subnet:
                 message = f"{host.experiment_address} is not in {network.subnet}"
                 yield Problem((*where, "experiment_address"), message)
+            elif host.experiment_address in within:
+                message = f"{host.experiment_address} is listed twice"
+                yield Problem((*where, "experiment_address"), message)
+            within.add(host.experiment_address)

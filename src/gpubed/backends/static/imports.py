@@ -6,11 +6,13 @@ left out.
 
 from __future__ import annotations
 
+import getopt
 import getpass
 import io
 import json
 import math
 import re
+import shlex
 import tempfile
 from collections import Counter
 from contextlib import redirect_stderr
@@ -32,7 +34,10 @@ FORMATS = "an Ansible inventory (YAML or INI); an ssh_config; a list of hosts, o
 _SSH = re.compile(r"^\s*Host[ \t=]", re.IGNORECASE | re.MULTILINE)
 _USER = re.compile(r"^[ \t]*([\w.-]+)@(\S+)", re.MULTILINE)
 _RANGE = re.compile(r"\[(\d+|[a-zA-Z]):(\d+|[a-zA-Z])")
-_JUMP = re.compile(r"(?:-J *|\bProxyJump[= ]+|\bProxyCommand.*-W %h:%p )[\"']?([\w@.:,-]+)")
+_FIRST_OF_RANGE = re.compile(r"\s*[\"']?([^\s\[]+)\[\w+:\w+")
+# Options of `ssh`; those with a colon have a value.
+_OPTIONS = "46AaCfGgKkMNnqsTtVvXxYyB:b:c:D:E:e:F:I:i:J:L:l:m:O:o:P:p:Q:R:S:W:w:"
+_OTHERS = "options of ssh other than the jump hosts"
 _MOST_HOSTS, _MOST_GROUPS, _MOST_PATTERNS = 1000, 10, 300
 # Ansible's variables and OpenSSH's keywords for the fields of a login.
 _VARIABLES = {
@@ -75,9 +80,10 @@ def imported(source: Source) -> Draft | None:
     for key in ("user", "key", "jump"):
         usual, _ = Counter(getattr(login, key) for login in nodes).most_common(1)[0]
         for login in nodes:
-            if getattr(login, key) != usual:
+            if (own := getattr(login, key)) != usual:
+                what = f"{key} {own} of {login.name}" if own else f"that {login.name} has no {key}"
                 draft.omit(
-                    login.line, f"{key} {getattr(login, key)} of {login.name}: all have {usual}"
+                    login.line, f"{what}: {f'all have {usual}' if usual else 'others have none'}"
                 )
         value = _bastions(draft, usual, found) if key == "jump" else usual
         value = getpass.getuser() if key == "user" and usual is None else value
@@ -109,7 +115,9 @@ def _groups(draft: Draft, nodes: list[_Login]) -> None:
     draft.remarks["nodes", 0, "image"] = "what the hosts run"
     draft.put("networks", value={"control": {"subnet": "192.0.2.0/24"}} if len(seen) > 1 else None)
     if len(seen) > 1:
-        draft.remarks["networks", "control", "subnet"] = "fill in: subnet of the hosts' addresses"
+        draft.remarks["networks", "control", "subnet"] = (
+            "fill in: the subnet of the hosts' addresses"
+        )
 
 
 def _hops(jump: str | None) -> list[str]:
@@ -117,8 +125,11 @@ def _hops(jump: str | None) -> list[str]:
 
 
 def _bastions(draft: Draft, jump: str | None, known: list[_Login]) -> list[dict[str, Any]]:
-    bastions = []
-    for hop in _hops(jump):
+    bastions, hops, others = [], _hops(jump), {login.name.lower(): login for login in known}
+    # OpenSSH reaches the first hop through the hops that the hop's own block names.
+    while hops and (first := others.pop(_target(draft, hops[0], 1)["address"], None)):
+        hops = [*(hop for hop in _hops(first.jump) if hop not in hops), *hops]
+    for hop in hops:
         gate = _target(draft, hop, draft.source.line(hop))
         for login in known:
             if login.name.lower() == gate["address"]:
@@ -146,6 +157,30 @@ def _target(draft: Draft, text: str, line: int) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value is not None}
 
 
+def _jump(text: str) -> tuple[str | None, bool]:
+    """Return the ProxyJump that options of `ssh` amount to, and whether they say more."""
+    try:
+        options, hosts = getopt.gnu_getopt(shlex.split(text), _OPTIONS)
+    except (getopt.GetoptError, ValueError):
+        return None, True
+    given, more, jump = dict(options), False, None
+    for option, value in options:
+        key, _, words = (
+            value.replace("=", " ", 1).partition(" ") if option == "-o" else ("", "", "")
+        )
+        if option == "-J" or key.lower() == "proxyjump":
+            jump = words.strip() or value
+        elif key.lower() == "proxycommand" and words.startswith("ssh "):
+            jump, more = _jump(words.removeprefix("ssh"))
+        elif option not in ("-W", "-q", "-p", "-l"):
+            more = True
+    if "-W" in given and len(hosts) == 1:  # the options of a ProxyCommand
+        user = f"{given['-l']}@" if "-l" in given else ""
+        port = f":{given['-p']}" if "-p" in given else ""
+        jump = ",".join(filter(None, (jump, f"{user}{hosts[0]}{port}")))
+    return jump, more
+
+
 def _ssh_config(draft: Draft) -> list[_Login]:
     """Read Host blocks; not `Match`, which may run commands, nor options that query DNS."""
     kept, names, patterns, in_match = list[str](), dict[str, int](), 0, False
@@ -153,6 +188,11 @@ def _ssh_config(draft: Draft) -> list[_Login]:
         word, *words = re.split(r"[\s=]+", text.strip())
         key = word.lower()
         in_match = key == "match" if key in ("host", "match") else in_match
+        if key == "proxycommand" and not in_match:
+            jump, more = _jump(f"-o '{text.strip()}'")
+            if jump and more:
+                draft.omit(number, _OTHERS)
+            key, text = ("proxyjump", f"ProxyJump {jump}") if jump else (key, text)
         if key == "host":
             names |= {word: number for word in words if not set('*?!"') & set(word)}
             patterns += len(words)
@@ -183,11 +223,15 @@ def _ssh_config(draft: Draft) -> list[_Login]:
 def _inventory(draft: Draft) -> list[_Login]:
     source, logins = draft.source, list[_Login]()
     inventory = _parsed(source)
+    lines = enumerate(source.text.splitlines(), 1)
+    ranges = [(begin[1], n) for n, text in lines if (begin := _FIRST_OF_RANGE.match(text))]
     for host in inventory.hosts.values() if inventory else ():
         # JSON turns Ansible's own string class into str.
         text = json.dumps(get_group_vars(host.get_groups()) | host.vars, default=str)
         values = reading.reply(text, host.name).json(dict[str, Any])
-        line, own = source.line(host.name), {"address": f"{host.name}"}
+        line, own = source.line(host.name), dict[str, Any](address=f"{host.name}")
+        if line == 1:
+            line = next((n for begin, n in ranges if host.name.startswith(begin)), 1)
         for key, value in values.items():
             if key in _VARIABLES:
                 own[_VARIABLES[key]] = value
@@ -196,11 +240,9 @@ def _inventory(draft: Draft) -> list[_Login]:
         if (how := values.get("ansible_connection", "ssh")) not in ("ssh", "smart", "paramiko"):
             draft.omit(line, f"host {host.name}: its connection is {how}")
             continue
-        arguments = str(own.pop("jump", ""))
-        if jump := _JUMP.search(arguments):
-            own["jump"] = jump[1]
-        if _JUMP.sub("", arguments).strip("-o '\""):
-            draft.omit(source.line("ansible_ssh_common_args"), "options of ssh but for ProxyJump")
+        own["jump"], more = _jump(str(own.get("jump", "")))
+        if more:
+            draft.omit(source.line("ansible_ssh_common_args"), _OTHERS)
         groups = [group.name for group in host.groups if group.name not in ("all", "ungrouped")]
         group = f"{(*groups, 'node')[0]}"
         logins.append(_Login(line, f"{host.name}", group=group, **own))

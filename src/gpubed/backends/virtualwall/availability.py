@@ -64,6 +64,7 @@ def refusals(plan: ClusterPlan, paths: ClusterPaths) -> list[Finding]:
     config, known = Config.of(plan.spec.backend), journal.load(paths)
     if known and known.slivers and known.request == digest(rspec.request(plan)):
         return []
+    fix = f"gpubed resources {plan.cluster} lists what is free"
     try:
         there = connect(config)
         held = frozenset[str]()
@@ -76,8 +77,7 @@ def refusals(plan: ClusterPlan, paths: ClusterPaths) -> list[Finding]:
     except PrerequisiteMissing:
         raise
     except GpubedError as error:
-        lacks = [error.message]
-    fix = f"gpubed resources {plan.cluster} lists what is free"
+        lacks, fix = [error.message], error.hint or fix
     return [Finding("virtualwall.supply", False, why, fix) for why in lacks]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from lxml import etree
 
-from gpubed.backends.virtualwall import documents
+from gpubed.backends.virtualwall import config, documents
 from gpubed.backends.virtualwall.documents import local
 from gpubed.backends.virtualwall.rspec import CORE, EMULAB
 from gpubed.core.errors import GpubedError
@@ -51,6 +51,8 @@ def imported(source: Source) -> Draft | None:
     if espec is None or "rspec" not in espec.data:
         return None
     name = espec.data["rspec"]
+    name = name[0] if isinstance(name, list) and len(name) == 1 else name
+    name = name.get("bundled") if isinstance(name, dict) else name
     request = found.beside(name) if isinstance(name, str) else None
     draft = _request(request) if request else None
     if draft is None:
@@ -81,13 +83,7 @@ def _request(source: Source) -> Draft | None:
         why = f"asks for {len(nodes)} nodes of sliver type raw-pc or emulab-xen"
         why += "".join(f"; {note}" for note in list(draft.omitted)[:1])
         raise source.refusal(root.sourceline, why, f"ask for 1 to {_MOST_NODES}")
-    if manager:
-        wall = _WALL.search(manager)
-        host = f"www.{wall[1]}.ilabt.iminds.be" if wall else "fill-in.example.org"
-        url = f"https://{host}:12369/protogeni/xmlrpc/am/3.0"
-        draft.put("backend", "aggregate", value={"url": url, "urn": manager})
-        if not wall:
-            draft.remarks["backend", "aggregate", "url"] = "fill in: the aggregate manager's URL"
+    _testbed(draft, manager)
     _groups(draft, nodes)
     _network(draft, root, nodes)
     for element in root.iterdescendants(etree.Element):
@@ -96,6 +92,24 @@ def _request(source: Source) -> Draft | None:
             owner = next(filter(None, ids), "")
             draft.omit(element.sourceline, f"{local(element)} {owner}")
     return draft
+
+
+def _testbed(draft: Draft, manager: str) -> None:
+    """Name the testbed if it has a preset, else its aggregate manager."""
+    wall = _WALL.search(manager)
+    presets = {options["aggregate"]["urn"]: name for name, options in config.presets().items()}
+    if wall:
+        draft.backend = "virtualwall"
+    elif manager in presets:
+        draft.backend = "geni"
+        draft.put("backend", "testbed", value=presets[manager])
+        return
+    if manager:
+        host = f"www.{wall[1]}.ilabt.iminds.be" if wall else "fill-in.example.org"
+        url = f"https://{host}:12369/protogeni/xmlrpc/am/3.0"
+        draft.put("backend", "aggregate", value={"url": url, "urn": manager})
+        if not wall:
+            draft.remarks["backend", "aggregate", "url"] = "fill in: the aggregate manager's URL"
 
 
 def _is_taken(draft: Draft, node: Any, manager: str) -> bool:
