@@ -195,6 +195,14 @@ def test_wrong_words_are_named(words, said):
     assert said in refused(*words)
 
 
+def test_a_measured_link_says_nothing_about_another():
+    carried = ["--nodes", "4", "--measured-link", "0.5 Gbit/s"]
+    slow, fast = rows(*carried, "--link", "1 Gbit/s,10 Gbit/s")
+    (alone,) = rows("--nodes", "4", "--link", "10 Gbit/s")
+    assert slow["images_per_s"] < fast["images_per_s"] == alone["images_per_s"]
+    assert "links of 10 Gbit/s" in run(*carried, "--link", "1 Gbit/s", "--epochs", "1").stdout
+
+
 def test_a_target_is_sought_with_the_link_that_is_given():
     done = json.loads(run("--target", "700", "--nodes", "2", "--link", "1 Gbit/s", "--json").stdout)
     assert {row["link_bps"] for row in done["answers"][0]["rows"]} == {1e9}

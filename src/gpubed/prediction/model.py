@@ -461,14 +461,10 @@ def _require_possible(setup: Setup) -> None:
     for name in ("nodes", "gpus_per_node", "batch", "sockets", "nics"):
         if getattr(setup, name) < 1:
             raise UsageError(f"{name} is {getattr(setup, name)}", "it must be at least 1")
-    for name in ("rate", "node_rate", "input_rate"):
-        value = getattr(setup, name)
-        if value is not None and not 0 < value < math.inf:
-            raise UsageError(f"{name} is {value}", "it must be above 0 images/s")
-    for name in ("fusion_bytes", "cycle_s"):
-        value = getattr(setup, name)
-        if value is not None and not 0 <= value < math.inf:
-            raise UsageError(f"{name} is {value}", "it must be 0 or more")
+    for name in ("rate", "node_rate", "input_rate", "fusion_bytes", "cycle_s"):
+        value, least = getattr(setup, name), "above 0 images/s" if "rate" in name else "0 or more"
+        if value is not None and not (0 < value < math.inf or (value == 0 and "rate" not in name)):
+            raise UsageError(f"{name} is {value}", f"it must be {least}")
     if setup.nodes > 1 and (setup.transport == "none" or not setup.link_bps > 0):
         raise UsageError(
             f"{setup.nodes} nodes have no link", "give its rate and transport, or one node"

@@ -52,7 +52,9 @@ def command(
     input_rate: float | None = Option(None, help="Images/s that a node reads, if it is limited."),
     real_images: bool = Option(False, "--real-images", help="They are read and decoded."),
     untuned: bool = Option(False, "--untuned", help="Link and software may not be in order."),
-    measured_link: str | None = Option(None, help="What an allreduce carried between two nodes."),
+    measured_link: str | None = Option(
+        None, help="What an allreduce carried on --link (the first)."
+    ),
     target: float | None = Option(
         None, min=1, help="Images/s: which nodes and link at the least cost?"
     ),
