@@ -18,7 +18,7 @@ PLAIN = Calibration(tcp_share=0.94, socket_bps=1e15, contention=0, spread=0, ove
 def test_one_gpu_gives_its_rate():
     one = predict(replace(RESNET, nodes=1, transport="none", link_bps=0))
     assert one.images_per_s == pytest.approx(360)
-    assert (one.low, one.high) == pytest.approx((360, 360))
+    assert (one.low, one.high) == pytest.approx((348, 372), abs=1)  # as much as a run varies
     assert one.efficiency == pytest.approx(1)
 
 
@@ -109,7 +109,7 @@ def test_less_knowledge_widens_the_interval():
 def test_tcp_never_carries_more_than_the_line():
     slow = replace(RESNET, link_bps=1e9, rate=1e9, nodes=10)
     most = 640 / (1.8 * 4 * shape("resnet50").parameters * 8 / 0.94e9)
-    assert predict(slow).high < most * 1.08  # what is not the link's error
+    assert predict(slow).images_per_s < predict(slow).high <= most
 
 
 def test_a_measured_run_calibrates_the_larger_ones():
@@ -176,6 +176,9 @@ def test_names_of_gpus_become_their_model(gpu, family):
         ({"transport": "none"}, "4 nodes have no link"),
         ({"link_bps": 0}, "4 nodes have no link"),
         ({"rate": -3.0}, "rate is -3"),
+        ({"cycle_s": -0.001}, "cycle_s is -0.001"),
+        ({"cycle_s": math.nan}, "cycle_s is nan"),
+        ({"fusion_bytes": -1.0}, "fusion_bytes is -1"),
         ({"gpu": "cpu", "library": "nccl"}, "not CPUs"),
     ],
 )

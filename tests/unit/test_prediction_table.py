@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from gpubed import cli
 from gpubed.core.errors import UsageError
-from gpubed.prediction import rates, runs, validation
+from gpubed.prediction import rates, runs, shapes, validation
 from gpubed.prediction.model import Calibration
 
 COLUMNS = [
@@ -114,6 +114,9 @@ def test_missing_columns_are_named(table):
     [
         (5, "many", "line 3 (row_id 2) cannot be read"),
         (5, "0", "n_nodes is 0"),
+        (5, "1.7", "n_nodes is 1.7"),
+        (5, "inf", "n_nodes is inf"),
+        (8, "inf", "rates must be above 0, and finite"),
         (11, "-1", "batch_per_gpu is -1"),
         (12, "-5", "rates must be above 0"),
         (2, "resnet51", "row 2: the table of models has no 'resnet51'"),
@@ -123,6 +126,36 @@ def test_a_row_that_cannot_be_predicted_is_named(table, place, value, said):
     wrong = [*TWO, ""]
     wrong[place] = value
     assert said in refused("--table", table([*ONE, "360"], wrong))
+
+
+def test_a_table_without_rows(table):
+    assert "has no rows" in refused("--table", table())
+
+
+def test_columns_must_be_separated_by_commas(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text(";".join(COLUMNS) + "\n" + ";".join([*TWO, ""]))
+    assert "separated by commas" in run("--table", str(path)).exception.hint
+
+
+def test_a_blank_precision_is_fp32(table):
+    blank, fp32 = ([*TWO[:9], precision, *TWO[10:], ""] for precision in (" ", "fp32"))
+    first, second = rows("--table", table([*ONE, "360"], blank, fp32))
+    assert first == second
+
+
+def test_cpus_need_no_library(table):
+    one, two = [[*row[:3], "", "cpu", *row[5:]] for row in (ONE, TWO)]
+    (found,) = rows("--table", table([*one, "3"], [*two, ""]))
+    assert 2 < found["images_per_s"] < 6
+
+
+@pytest.mark.timeout(60)
+def test_a_large_table_in_its_order(table):
+    of = {"s": [*ONE, "360"], "t": ["1", "t", *ONE[2:], "300"]}
+    many = [[str(n), "st"[n % 2], *TWO[2:], ""] for n in range(20_000)]
+    found = rows("--table", table(*of.values(), *many))
+    assert [row["row_id"] for row in found] == [row[0] for row in many]
 
 
 def test_a_table_that_is_not_there(tmp_path):
@@ -151,7 +184,8 @@ def test_settings_give_a_row_for_each_combination():
     ("words", "said"),
     [
         (["--nodes", "three"], "--nodes 'three'"),
-        (["--nodes", "5-2"], "must count up"),
+        (["--nodes", "5-2"], "that count up"),
+        (["--batch", "-1"], "must be numbers from 1 to 9999"),
         (["--link", "quick"], "--link 'quick'"),
         (["--gpu", "gtx 9999"], "has no GPU 'gtx 9999'"),
         (["--model-from", "train"], "names no function"),
@@ -161,11 +195,37 @@ def test_wrong_words_are_named(words, said):
     assert said in refused(*words)
 
 
+def test_a_measured_link_says_nothing_about_another():
+    carried = ["--nodes", "4", "--measured-link", "0.5 Gbit/s"]
+    slow, fast = rows(*carried, "--link", "1 Gbit/s,10 Gbit/s")
+    (alone,) = rows("--nodes", "4", "--link", "10 Gbit/s")
+    assert slow["images_per_s"] < fast["images_per_s"] == alone["images_per_s"]
+    assert "links of 10 Gbit/s" in run(*carried, "--link", "1 Gbit/s", "--epochs", "1").stdout
+
+
+def test_a_target_is_sought_with_the_link_that_is_given():
+    done = json.loads(run("--target", "700", "--nodes", "2", "--link", "1 Gbit/s", "--json").stdout)
+    assert {row["link_bps"] for row in done["answers"][0]["rows"]} == {1e9}
+
+
 @pytest.mark.process
 def test_a_module_needs_an_interpreter_with_torch():
     error = run("--model-from", "train:make", "--python", sys.executable).exception
     assert "train:make cannot be built on the meta device: " in error.message
     assert error.hint == "name an interpreter that has torch: --python FILE"
+
+
+@pytest.mark.process
+def test_a_module_may_print_and_be_lazy(tmp_path):
+    pytest.importorskip("torch", reason="torch is not installed")
+    (tmp_path / "train.py").write_text(
+        "from torch import nn\n"
+        "def make():\n"
+        "    print('building')\n"
+        "    return nn.Sequential(nn.Flatten(), nn.LazyLinear(10))\n"
+    )
+    told = shapes.from_function(f"{tmp_path}/train.py:make", sys.executable)
+    assert told.parameters == 3 * 224 * 224 * 10 + 10
 
 
 @pytest.mark.process

@@ -10,6 +10,7 @@ three per image, in fp32.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import runpy
@@ -61,12 +62,15 @@ class _Recorder:
 
 def shape(network: Any, inputs: Any) -> dict[str, Any]:
     """Return the shape of a module from a forward pass in training mode on the meta device."""
-    recorder = _Recorder(network.train())
+    given = inputs if isinstance(inputs, dict) else {}
+    examples = () if given else (inputs,)
+    network.train()(*examples, **given)  # gives lazy modules their weights
+    recorder = _Recorder(network)
     with (
         recorder.counter,
         torch.autograd.graph.saved_tensors_hooks(recorder.keep, lambda tensor: tensor),
     ):
-        network(**inputs) if isinstance(inputs, dict) else network(inputs)
+        network(*examples, **given)
     tensors: dict[str, list[int]] = {}
     for name, weight in network.named_parameters():
         owner = name.rpartition(".")[0]
@@ -98,4 +102,6 @@ def own(name: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(own(sys.argv[1])))
+    with contextlib.redirect_stdout(sys.stderr):  # what the function prints
+        told = own(sys.argv[1])
+    sys.stdout.write(json.dumps(told))

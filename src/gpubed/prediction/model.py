@@ -174,8 +174,8 @@ UNTUNED_ERROR, UNTUNED_LINK = 0.10, 0.8
 PROBED_ERROR, PROBED_LINK, PROBED_UNTUNED_LINK = 0.04, 0.15, 0.3
 REAL_ERROR = 0.05  # of rates with real images in the shipped table, beside those of noise
 CPU_ERROR = 0.3  # processors that also average: efficiencies of 0.45 to 0.78 (horovod#1120)
-# Of a run that calibrates: the same one on another day differs so much (CSC's table); one node's
-# losses stay.
+# Of a measured run: the same one on another day differs so much (CSC's table); one node's losses
+# stay.
 _MEASUREMENT, _NODE = 0.02, 0.01
 
 
@@ -202,11 +202,13 @@ def predict(setup: Setup, calibration: Calibration | None = None) -> Prediction:
         # Independent errors add as squares.
         return images * math.exp(sign * math.hypot(by_link, Z90 * own, Z90 * rate.error))
 
+    sent = 2 * (1 - 1 / setup.nodes) * model.parameters * _sent(setup) / _line(setup, known)
+    ceiling = setup.ranks * setup.batch / sent if sent else math.inf
     causes = {name: value for name, value in parts.items() if name != "compute"}
     return Prediction(
         images_per_s=images,
         low=bound(-1),
-        high=bound(1),
+        high=min(bound(1), ceiling),
         step_s=step,
         efficiency=images / (setup.ranks * rate.images_per_s),
         parts=parts,
@@ -279,6 +281,12 @@ def effective_bps(setup: Setup, calibration: Calibration) -> float:
     return setup.nics * wire
 
 
+def _line(setup: Setup, known: Calibration) -> float:
+    """Return the bytes/s that a node's adapters carry at most, or more if a probe measured it."""
+    payload = TCP_SHARE if setup.transport == "tcp" else 1.0
+    return max(payload * setup.link_bps * setup.nics, known.effective_bps or 0.0) / 8 or math.inf
+
+
 def _parts(
     setup: Setup, model: Shape, t1: float, known: Calibration, link: float = 1.0
 ) -> dict[str, float]:
@@ -344,10 +352,8 @@ def _costs(setup: Setup, known: Calibration, link: float) -> tuple[float, float]
     if nodes == 1:
         return within, BASE_S + 2 * (n - 1) * inner
     outer = NET_S + (0 if setup.transport == "rdma" else TCP_S)
-    payload = TCP_SHARE if setup.transport == "tcp" else 1.0
-    most = max(payload * setup.link_bps * setup.nics, effective_bps(setup, known))
     slowest = 1 + known.contention * (_expected_maximum(nodes) - _expected_maximum(2))
-    rate = min(effective_bps(setup, known) * link, most) / 8 / slowest
+    rate = min(effective_bps(setup, known) * link / 8, _line(setup, known)) / slowest
     ring = BASE_S + 2 * (n - nodes) * inner + 2 * (nodes - 1) * outer
     between = 2 * (n - 1) / n / rate
     if setup.algorithm == "hierarchical":
@@ -422,7 +428,7 @@ def _rate(setup: Setup, model: Shape) -> rates.Rate:
 def _errors(setup: Setup, known: Calibration) -> tuple[float, float]:
     """Return standard deviations of the logarithm: of the rate, and of the link's rate."""
     if setup.ranks == 1:
-        return 0.0, 0.0
+        return _MEASUREMENT if setup.rate else 0.0, 0.0
     kind = setup.transport if setup.by_nccl else "cpu"
     link = known.link_error.get(kind, 0.0)
     own = known.error if setup.tuned else UNTUNED_ERROR
@@ -455,10 +461,10 @@ def _require_possible(setup: Setup) -> None:
     for name in ("nodes", "gpus_per_node", "batch", "sockets", "nics"):
         if getattr(setup, name) < 1:
             raise UsageError(f"{name} is {getattr(setup, name)}", "it must be at least 1")
-    for name in ("rate", "node_rate", "input_rate"):
-        value = getattr(setup, name)
-        if value is not None and not 0 < value < math.inf:
-            raise UsageError(f"{name} is {value}", "it must be above 0 images/s")
+    for name in ("rate", "node_rate", "input_rate", "fusion_bytes", "cycle_s"):
+        value, least = getattr(setup, name), "above 0 images/s" if "rate" in name else "0 or more"
+        if value is not None and not (0 < value < math.inf or (value == 0 and "rate" not in name)):
+            raise UsageError(f"{name} is {value}", f"it must be {least}")
     if setup.nodes > 1 and (setup.transport == "none" or not setup.link_bps > 0):
         raise UsageError(
             f"{setup.nodes} nodes have no link", "give its rate and transport, or one node"

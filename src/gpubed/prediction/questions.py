@@ -120,7 +120,10 @@ class Questions:
     def row(self, **changes: Any) -> Row:
         """Predict the setup with some changes."""
         setup = replace(self.setup, **changes)
-        found = model.predict(setup, self.calibration)
+        known, own = self.calibration, self.setup
+        if known and (setup.link_bps, setup.transport) != (own.link_bps, own.transport):
+            known = replace(known, effective_bps=None)  # which a probe measured on another link
+        found = model.predict(setup, known)
         return Row(setup, found, self.epochs * self.dataset_size / found.images_per_s / 3600)
 
     def scaling(self) -> list[Row]:

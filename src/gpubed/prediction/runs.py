@@ -8,10 +8,11 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from gpubed.core.errors import UsageError
 from gpubed.prediction import rates
-from gpubed.prediction.model import MIB, Prediction, Setup, calibrated, predict
+from gpubed.prediction.model import MIB, Calibration, Prediction, Setup, calibrated, predict
 from gpubed.prediction.shapes import known_as
 
 Row = Mapping[str, str]
@@ -48,22 +49,27 @@ def read(rows: Sequence[Row]) -> list[Run]:
     Raises:
         UsageError: The table lacks a column, or a row does not say how many GPUs it has.
     """
-    if missing := [name for name in NEEDED if rows and name not in rows[0]]:
+    if not rows:
+        raise UsageError("the table has no rows", "give a CSV file with a line for each run")
+    if missing := [name for name in NEEDED if name not in rows[0]]:
         raise UsageError(
             f"the table lacks the columns {', '.join(missing)}",
-            f"its first line must name at least {', '.join(NEEDED)}",
+            f"its first line must name at least these, separated by commas: {', '.join(NEEDED)}",
         )
-    series: dict[str, list[Run]] = defaultdict(list)
+    found = list[Run]()
+    alone: dict[str, list[Run]] = defaultdict(list)  # measured runs of one node, by series
     for number, row in enumerate(rows, start=2):
         try:
             run = _run({name: value or "" for name, value in row.items()})
         except ValueError as error:
             raise UsageError(
                 f"line {number} (row_id {row.get('row_id')}) cannot be read: {error}",
-                "write n_nodes, gpus_per_node and batch_per_gpu as numbers",
+                "write numbers with a point, as 2.5; leave images_per_s of a run to predict empty",
             ) from None
-        series[run.series].append(run)
-    return [_with_base(run, series[run.series]) for row in series.values() for run in row]
+        found.append(run)
+        if run.measured and run.setup.nodes == 1:
+            alone[run.series].append(run)
+    return [_with_base(run, alone[run.series]) for run in found]
 
 
 def _run(row: Row) -> Run:
@@ -71,11 +77,11 @@ def _run(row: Row) -> Run:
     sync = f"{row.get('sync', '')} {row.get('framework', '')}".lower()
     network, notes = row.get("network", ""), row.get("notes", "")
     words = f"{sync} {network}"
-    library = "nccl"
+    library = None if "cpu" in row["gpu"].lower() and "nccl" not in sync else "nccl"
     if not re.search("(?<!no )nccl", sync) and re.search("gloo|mpi|cpu", sync):
         library = "gloo" if "gloo" in sync else "mpi"
     ddp = re.search(r"ddp|adaptdl|lightning|deepspeed|torch\.distributed", sync)
-    precision = (row.get("precision") or "fp32").split()[0]
+    precision, *_ = (row.get("precision") or "").split() or ["fp32"]
     stated = row["net_gbps_nominal"].strip()
     link = float(stated) if stated else _rate_in(network)
     rdma = bool(_RDMA.search(words)) and not re.search(r"\btcp\b|ipoib|grpc", words, re.I)
@@ -99,18 +105,18 @@ def _run(row: Row) -> Run:
         tuned=not _UNTUNED.search(f"{words} {notes}") and (bool(stated) or rdma),
     )
     images = float(row["images_per_s"].strip() or "nan")
-    if images <= 0 or link <= 0:
-        raise ValueError("rates must be above 0")
+    if images <= 0 or math.isinf(images) or not 0 < link < math.inf:
+        raise ValueError("rates must be above 0, and finite")
     source = row.get("source_ref") or row.get("source") or ""
     measured = None if math.isnan(images) else images
     return Run(row["row_id"], row["series_id"], setup, measured, source, row)
 
 
 def _count(row: Row, name: str) -> int:
-    value = int(float(row[name]))
-    if value < 1:
-        raise ValueError(f"{name} is {value}")
-    return value
+    value = float(row[name] or "nan")
+    if not (value >= 1 and value.is_integer()):
+        raise ValueError(f"{name} is {row[name] or 'empty'}")
+    return int(value)
 
 
 def _rate_in(network: str) -> float:
@@ -120,15 +126,15 @@ def _rate_in(network: str) -> float:
     return kinds[0] if kinds else _ETHERNET
 
 
-def _with_base(run: Run, series: Sequence[Run]) -> Run:
-    """Give a run the rates of one GPU and of one node that its series has."""
+def _with_base(run: Run, alone: Sequence[Run]) -> Run:
+    """Give a run the rates of one GPU and of one node that its series has in runs of one node."""
 
     def rate(gpus: int, *same: str) -> float | None:
         """Return images/s of one node with so many GPUs; 0 takes any number, for one of them."""
         found = [
             one.measured / (1 if gpus else one.setup.ranks)
-            for one in series
-            if one.measured and one.setup.nodes == 1
+            for one in alone
+            if one.measured
             if gpus in (0, one.setup.ranks)
             if all(getattr(one.setup, name) == getattr(run.setup, name) for name in same)
         ]
@@ -155,14 +161,20 @@ def filled(rows: Sequence[Row]) -> list[tuple[Run, Prediction]]:
         one = probes.get(alike(run))
         if run.measured and run.setup.nodes > 1 and (not one or run.setup.nodes < one.setup.nodes):
             probes[alike(run)] = run
+
+    @cache
+    def local(like: tuple[object, ...]) -> Calibration | None:
+        probe = probes.get(like)
+        return calibrated(probe.setup, probe.measured or 0.0) if probe else None
+
+    @cache
+    def predicted(setup: Setup, like: tuple[object, ...]) -> Prediction:
+        return predict(setup, local(like))
+
     found = []
-    for run in known:
-        if run.measured:
-            continue
-        probe = probes.get(alike(run))
+    for run in (run for run in known if not run.measured):
         try:
-            local = calibrated(probe.setup, probe.measured or 0.0) if probe else None
-            found.append((run, predict(run.setup, local)))
+            found.append((run, predicted(run.setup, alike(run))))
         except UsageError as error:
             raise UsageError(f"row {run.row_id}: {error.message}", error.hint) from None
     return found

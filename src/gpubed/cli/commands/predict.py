@@ -34,7 +34,9 @@ def command(
     nodes: str = Option("1-10", help="Numbers of nodes: 4, or 1-10, or 1,2,4."),
     gpus_per_node: int = Option(1, help="Ranks of each node."),
     batch: str = Option("64", help="Images per rank and step; several, as nodes."),
-    link: str = Option("10 Gbit/s", "--link", "--links", help="Between nodes; several by commas."),
+    link: str | None = Option(
+        None, "--link", "--links", help="Between nodes, 10 Gbit/s by default; several by commas."
+    ),
     transport: str = Option("tcp", help="tcp or rdma."),
     precision: str = Option("fp32", help="fp32, tf32, amp, fp16 or bf16."),
     rate: float | None = Option(None, help="Images/s of one GPU, where you know it."),
@@ -50,7 +52,9 @@ def command(
     input_rate: float | None = Option(None, help="Images/s that a node reads, if it is limited."),
     real_images: bool = Option(False, "--real-images", help="They are read and decoded."),
     untuned: bool = Option(False, "--untuned", help="Link and software may not be in order."),
-    measured_link: str | None = Option(None, help="What an allreduce carried between two nodes."),
+    measured_link: str | None = Option(
+        None, help="What an allreduce carried on --link (the first)."
+    ),
     target: float | None = Option(
         None, min=1, help="Images/s: which nodes and link at the least cost?"
     ),
@@ -99,13 +103,13 @@ def command(
         shape=own,
     )
     carried = _listed("--measured-link", measured_link, parse_rate)[0] if measured_link else None
-    links = [float(one) for one in _listed("--link", link, parse_rate)]
+    links = [float(one) for one in _listed("--link", link or "10 Gbit/s", parse_rate)]
     sizes, counts = _numbers("--batch", batch), _numbers("--nodes", nodes)
     setup = replace(setup, nodes=max(counts), batch=sizes[0], link_bps=links[0])
     asked = Questions(setup, epochs or 90, dataset_size, Calibration(effective_bps=carried))
     if page:
         return _page(ui, page, asked)
-    several = links if len(links) > 1 else questions.LINKS
+    several = links if link else questions.LINKS
     compared = len(set(links)) > 1 and setup.nodes > 1 and target is None
     asks: list[tuple[object, Callable[[], Answer]]] = [
         (target is not None, lambda: asked.reach(target or 0.0, several)),
@@ -134,7 +138,8 @@ def _page(ui: UI, path: Path, asked: Questions) -> int:
 
     own = () if asked.setup.shape else ("resnet50", "resnet101", "vgg16", "inception3")
     content = forecast_page.html(asked, own, rates.gpus())
-    files.write(path, content.encode())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.write_named(path, content.encode())
     ui.document("predict", {"page": str(path.absolute())})
     ui.say(f"page: {path.absolute()}", whole=True)
     return 0
@@ -170,7 +175,7 @@ def _table(ui: UI, path: Path) -> int:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path} cannot be read: {error}", "give a CSV file") from None
+        raise UsageError(f"{path} cannot be read: {error}", "give a CSV file in UTF-8") from None
     keys = ("images_per_s", "low", "high")
     found = [(run.row_id, {key: getattr(of, key) for key in keys}) for run, of in runs.filled(rows)]
     ui.document("predict", {"rows": [{"row_id": row, **figures} for row, figures in found]})
@@ -204,9 +209,9 @@ def _numbers(option: str, text: str) -> list[int]:
 
 def _range(text: str) -> Iterator[int]:
     first, dash, last = text.partition("-")
-    low, high = int(first), int(last if dash else first)
+    low, high = (int(each) if each.isdecimal() else 0 for each in (first, last if dash else first))
     if not 1 <= low <= high < 10_000:
-        raise ValueError("must count up, from 1 to 9999")
+        raise ValueError("must be numbers from 1 to 9999 that count up")
     return iter(range(low, high + 1))
 
 
