@@ -147,7 +147,7 @@ def warnings(spec: ClusterSpec) -> list[str]:
         return [f"{_OPEN.format(nodes)} ({', '.join(needs)}); {_BETTER}"]
     if open_nodes:
         names = ", ".join(open_nodes)
-        return [f"{_OPEN.format(names)}, made with more rights than new ones, which are confined"]
+        return [f"{_OPEN.format(names)}, made by an earlier version; made anew it is confined"]
     return [f"nodes are confined containers, which share this machine's kernel; {_BETTER}"]
 
 
