@@ -92,7 +92,7 @@ def test_a_slow_reader_limits_the_node():
 def test_two_adapters_carry_more_and_gloo_less():
     slow = replace(RESNET, link_bps=1e9)
     assert predict(replace(slow, nics=2)).images_per_s > predict(slow).images_per_s
-    assert predict(replace(RESNET, library="gloo")).images_per_s < predict(RESNET).images_per_s
+    assert predict(replace(RESNET, collectives="gloo")).images_per_s < predict(RESNET).images_per_s
 
 
 def test_less_knowledge_widens_the_interval():
@@ -179,7 +179,7 @@ def test_names_of_gpus_become_their_model(gpu, family):
         ({"cycle_s": -0.001}, "cycle_s is -0.001"),
         ({"cycle_s": math.nan}, "cycle_s is nan"),
         ({"fusion_bytes": -1.0}, "fusion_bytes is -1"),
-        ({"gpu": "cpu", "library": "nccl"}, "not CPUs"),
+        ({"gpu": "cpu", "collectives": "nccl"}, "not CPUs"),
     ],
 )
 def test_a_wrong_set_up_is_named(change, said):

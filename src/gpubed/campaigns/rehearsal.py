@@ -118,7 +118,7 @@ class Asked:
             precision=self.precision,
             rate=self.rate_of(batch).images_per_s,
             framework=self.framework,
-            library="gloo",  # which averages between the nodes of a rehearsal
+            collectives="gloo",  # which averages between the nodes of a rehearsal
             fusion_bytes=None if fusion is None else float(fusion) * model.MIB,
             cycle_s=None if cycle is None else float(cycle) / 1000,
             compression=self.settings.get("compression", "none"),

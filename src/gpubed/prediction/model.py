@@ -56,8 +56,8 @@ class Setup:
         rate: images/s of one GPU, where known; None looks it up.
         node_rate: images/s of one node with all its GPUs, where known; None predicts it.
         framework: `horovod` or `ddp`.
-        library: what averages gradients: `nccl` (the default on GPUs), or `gloo` (the default
-            without) or `mpi`, which sum on CPUs.
+        collectives: the library that averages gradients: `nccl` (the default on GPUs), or `gloo`
+            (the default without GPUs) or `mpi`, which sum on CPUs.
         fusion_bytes: Horovod's fusion threshold or DDP's buckets, bytes; 0 averages each tensor by
             itself, None is the framework's default.
         cycle_s: Horovod's cycle time, seconds; None is its default.
@@ -82,7 +82,7 @@ class Setup:
     rate: float | None = None
     node_rate: float | None = None
     framework: str = "horovod"
-    library: str | None = None
+    collectives: str | None = None
     fusion_bytes: float | None = None
     cycle_s: float | None = None
     compression: str = "none"
@@ -102,7 +102,7 @@ class Setup:
     @property
     def by_nccl(self) -> bool:
         """Whether NCCL averages gradients on GPUs; else CPUs do."""
-        return self.library == "nccl" or (self.library is None and self.gpu != "cpu")
+        return self.collectives == "nccl" or (self.collectives is None and self.gpu != "cpu")
 
 
 @dataclass(frozen=True)
@@ -446,7 +446,7 @@ _CHOICES = {
     "transport": ("tcp", "rdma", "none"),
     "precision": ("fp32", "tf32", "amp", "fp16", "bf16"),
     "framework": ("horovod", "ddp"),
-    "library": (None, "nccl", "gloo", "mpi"),
+    "collectives": (None, "nccl", "gloo", "mpi"),
     "compression": ("none", "fp16"),
     "algorithm": ("ring", "tree", "auto", "hierarchical"),
 }
@@ -469,5 +469,5 @@ def _require_possible(setup: Setup) -> None:
         raise UsageError(
             f"{setup.nodes} nodes have no link", "give its rate and transport, or one node"
         )
-    if setup.gpu == "cpu" and setup.library == "nccl":
-        raise UsageError("NCCL averages between GPUs, not CPUs", "choose library gloo or mpi")
+    if setup.gpu == "cpu" and setup.collectives == "nccl":
+        raise UsageError("NCCL averages between GPUs, not CPUs", "choose collectives gloo or mpi")

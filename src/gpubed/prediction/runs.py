@@ -77,9 +77,9 @@ def _run(row: Row) -> Run:
     sync = f"{row.get('sync', '')} {row.get('framework', '')}".lower()
     network, notes = row.get("network", ""), row.get("notes", "")
     words = f"{sync} {network}"
-    library = None if "cpu" in row["gpu"].lower() and "nccl" not in sync else "nccl"
+    collectives = None if "cpu" in row["gpu"].lower() and "nccl" not in sync else "nccl"
     if not re.search("(?<!no )nccl", sync) and re.search("gloo|mpi|cpu", sync):
-        library = "gloo" if "gloo" in sync else "mpi"
+        collectives = "gloo" if "gloo" in sync else "mpi"
     ddp = re.search(r"ddp|adaptdl|lightning|deepspeed|torch\.distributed", sync)
     precision, *_ = (row.get("precision") or "").split() or ["fp32"]
     stated = row["net_gbps_nominal"].strip()
@@ -97,7 +97,7 @@ def _run(row: Row) -> Run:
         transport="rdma" if rdma else "tcp",
         precision=precision if precision in ("fp32", "tf32", "amp", "fp16", "bf16") else "fp32",
         framework="ddp" if ddp else "horovod",
-        library=library,
+        collectives=collectives,
         fusion_bytes=0 if "before tensor fusion" in notes else None if ddp else 64 * MIB,
         cycle_s=None if ddp else 5e-3,
         sockets=16 if _AMAZON.search(network) else 1,
