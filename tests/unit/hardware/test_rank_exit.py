@@ -60,12 +60,14 @@ def test_a_rank_that_ends_well_leaves_nothing(start, tmp_path):
 @pytest.mark.process
 def test_a_signal_reaches_the_rank_once(start):
     script = "trap 'echo got' TERM; echo there; for n in $(seq 20); do sleep 0.1; done; exit 4"
-    process = start("sh", "-c", script)
-    assert process.stdout.readline() == "there\n"
-    process.send_signal(signal.SIGTERM)
-    said, _ = process.communicate(timeout=20)
-    assert said.splitlines().count("got") == 1
-    assert process.returncode == 4
+    processes = [start("sh", "-c", script) for _ in range(8)]
+    for process in processes:
+        assert process.stdout.readline() == "there\n"
+        process.send_signal(signal.SIGTERM)
+    for process in processes:
+        said, _ = process.communicate(timeout=20)
+        assert said.splitlines().count("got") == 1
+        assert process.returncode == 4
 
 
 @pytest.mark.process
