@@ -81,22 +81,23 @@ def test_the_lines_of_a_step_of_slurm_have_their_rank(start):
 @pytest.mark.parametrize("version", ["v1", "v2"])
 def test_a_process_that_the_kernel_killed_is_told_with_the_limit(tmp_path, monkeypatch, version):
     program = by_path.load(PROGRAM, "gpubed_exit")
-    events, most, peak = {
-        "v1": ("memory.oom_control", "memory.limit_in_bytes", "memory.max_usage_in_bytes"),
-        "v2": ("memory.events", "memory.max", "memory.peak"),
+    most, peak = {
+        "v1": ("memory.limit_in_bytes", "memory.max_usage_in_bytes"),
+        "v2": ("memory.max", "memory.peak"),
     }[version]
     inner = tmp_path / "node/step"
     inner.mkdir(parents=True)
     (inner / most).write_text(f"{2**63 - 4096}\n" if version == "v1" else "max\n")
     (inner.parent / most).write_text("4096\n")
     (inner.parent / peak).write_text("4000\n")
-    (inner.parent / events).write_text("oom_kill 0\n")
-    (inner / events).write_text("low 0\noom 1\noom_kill 0\n")
-    own = [(folder, events, most, peak) for folder in (inner, inner.parent)]
+    events = (inner.parent if version == "v2" else tmp_path) / "memory.events"
+    events.write_text("low 0\noom 1\noom_kill 0\n")
+    monkeypatch.setattr(program, "VMSTAT", events)
+    own = [(folder, most, peak) for folder in (inner, inner.parent)]
     monkeypatch.setattr(program, "cgroups", lambda: own)
     before = program.kills()
     assert program.memory(before) is None
-    (inner / events).write_text("low 0\noom 1\noom_kill 1\n")
+    events.write_text("low 0\noom 1\noom_kill 1\n")
     assert program.memory(before) == {"limit": 4096, "peak": 4000}
 
 
