@@ -172,6 +172,7 @@ def test_names_of_gpus_become_their_model(gpu, family):
         ({"gpu": "v1000", "rate": None}, "near it are v100"),
         ({"nodes": 0}, "nodes is 0"),
         ({"batch": -1}, "batch is -1"),
+        ({"gpus_per_node": 10**20}, "gpus_per_node is 1"),
         ({"transport": "pigeon"}, "transport is 'pigeon'"),
         ({"transport": "none"}, "4 nodes have no link"),
         ({"link_bps": 0}, "4 nodes have no link"),

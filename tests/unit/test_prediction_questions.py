@@ -65,6 +65,25 @@ def test_hours_are_images_over_the_rate_and_their_bounds_those_of_the_interval()
     assert "on 2 nodes" in answer.words, "half of them, which take fewer node-hours"
 
 
+def test_one_node_that_is_faster_than_several_is_named():
+    assert "One node alone (" in ASKED.cost().words
+    assert "is faster than 4 nodes with 1 Gbit/s." in ASKED.compare_links([1e9, 100e9]).words
+    assert "alone" not in Questions(Setup("resnet50", "v100", 4, 1, 64, 100e9)).cost().words
+
+
+def test_links_that_never_reach_a_target_are_named():
+    never = "With 1 Gbit/s, no number of nodes up to 64 reaches it."
+    assert never in ASKED.reach(3000, [1e9, 100e9]).words
+    assert "no number of nodes" not in ASKED.reach(3000, [100e9]).words
+    assert "no number of nodes" not in ASKED.reach(10, [1e9, 100e9]).words, "one node does"
+
+
+def test_a_larger_batch_is_proposed_only_where_it_fits():
+    asked = Questions(Setup("vit_l_16", "v100", 4, 1, 64, 10e9))
+    assert "batch 128" in asked.fit(80e9, "sgd").changes
+    assert "batch 128" not in asked.fit(16e9, "sgd").changes
+
+
 def test_what_dominates_and_what_would_change_it_is_named():
     answer = ASKED.cost()
     assert answer.dominates.startswith("communication that computation does not hide, ")

@@ -290,3 +290,33 @@ def test_the_measured_rates_are_those_of_the_page():
     assert [float(row["images_per_s"]) for row in shipped] == pytest.approx(
         [point["images_per_s"] for point in points], rel=0.001
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "hint"),
+    [
+        (("--link", "10"), "below 1 Mbit/s; without a unit, it is bit/s", "10 Gbit/s"),
+        (("--measured-link", "0"), "below 1 Mbit/s", "10 Gbit/s"),
+        (("--measured-link", "6 Gbit/s,7 Gbit/s"), "are several", "give one"),
+        (("--memory", "16"), "below 100 MB; without a unit, it is bytes", "16 GB"),
+        (("--memory", "16 gb"), "must look like", "16 GB"),
+        (("--nodes", "10-1"), "count up", "1-10"),
+        (("--page", "."), "is a folder", "nodes.html"),
+        (("--page", "/proc/nodes.html"), "cannot be written", "name a file"),
+    ],
+)
+def test_an_option_that_cannot_be_meant_is_refused_with_what_to_write(words, said, hint):
+    error = run(*words).exception
+    assert isinstance(error, UsageError)
+    assert said in error.message
+    assert hint in error.hint
+
+
+@pytest.mark.process
+def test_a_model_without_weights_is_refused(tmp_path):
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho \'{"image": 224, "layers": [["", 0, 9, 0, []]]}\'\n')
+    python.chmod(0o755)
+    error = run("--model-from", "own.py:none", "--python", str(python)).exception
+    assert isinstance(error, UsageError)
+    assert "without multiply-adds" in error.message

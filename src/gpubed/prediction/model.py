@@ -451,6 +451,8 @@ _CHOICES = {
     "algorithm": ("ring", "tree", "auto", "hierarchical"),
 }
 
+_MOST = 1_000_000  # of nodes, and so on: more is a slip of the hand
+
 
 def _require_possible(setup: Setup) -> None:
     for name, allowed in _CHOICES.items():
@@ -461,6 +463,8 @@ def _require_possible(setup: Setup) -> None:
     for name in ("nodes", "gpus_per_node", "batch", "sockets", "nics"):
         if getattr(setup, name) < 1:
             raise UsageError(f"{name} is {getattr(setup, name)}", "it must be at least 1")
+        if getattr(setup, name) > _MOST:
+            raise UsageError(f"{name} is {getattr(setup, name)}", f"it must be {_MOST:,} at most")
     for name in ("rate", "node_rate", "input_rate", "fusion_bytes", "cycle_s"):
         value, least = getattr(setup, name), "above 0 images/s" if "rate" in name else "0 or more"
         if value is not None and not (0 < value < math.inf or (value == 0 and "rate" not in name)):

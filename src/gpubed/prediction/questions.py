@@ -15,6 +15,7 @@ from gpubed.core.errors import GpubedError
 from gpubed.core.units import format_rate
 from gpubed.prediction import memory, model
 from gpubed.prediction.model import Calibration, Prediction, Setup
+from gpubed.prediction.shapes import shape
 
 LINKS = (1e9, 10e9, 25e9, 40e9, 100e9)
 """Rates that links of testbeds usually have, in bit/s."""
@@ -147,6 +148,10 @@ class Questions:
         least, *others = dict.fromkeys(named)
         words = f"{wanted} at the least node-hours: {least} for {self.epochs} epochs."
         words += f" Also: {'; '.join(others)}." if others else ""
+        reached = {row.setup.link_bps for row in rows if row.setup.nodes > 1}
+        if rows[0].setup.nodes > 1 and (never := sorted({*links} - reached)):
+            slow = ", ".join(map(format_rate, never))
+            words += f" With {slow}, no number of nodes up to {NODES[-1]} reaches it."
         sure = (row for row in itertools.chain(*tried) if row.prediction.low >= target)
         safe = min(sure, key=lambda row: row.node_hours, default=None)
         lower = f"for its lower end, {_named(safe) if safe else 'no number of nodes'} is enough"
@@ -164,7 +169,8 @@ class Questions:
             said.append(f"{pair} on {row.setup.nodes} nodes: {gain:.2f} times the rate, {verdict}")
             if gain > 1 + _LITTLE and row.prediction.low <= slow.prediction.high:
                 doubts.append(f"the intervals of {pair} overlap")
-        return self._answer("links", f"{'; '.join(said)}.", rows[-1], rows, "; ".join(doubts))
+        words = f"{'; '.join(said)}.{self._alone(rows)}"
+        return self._answer("links", words, rows[-1], rows, "; ".join(doubts))
 
     def hide(self) -> Answer:
         """Find the smallest batch at which communication takes 5 % of a step at most."""
@@ -184,6 +190,7 @@ class Questions:
             for row in rows
         )
         words = f"{self.epochs} epochs of {self.dataset_size:,} images take {took}."
+        words += self._alone(rows)
         bounds = (best.prediction.high, best.prediction.low)
         sure = " to ".join(figure(best.hours * best.rate / bound) for bound in bounds)
         return self._answer("cost", words, best, rows, f"{sure} h")
@@ -191,12 +198,30 @@ class Questions:
     def fit(self, memory_bytes: float, optimizer: str) -> Answer:
         """Say whether the training fits a GPU of so much memory, and how it does otherwise."""
         best = self.row()
+        of = self.setup
+        twice = memory.need(of.shape or shape(of.model), 2 * of.batch, of.precision, optimizer)
         alone = self.row(nodes=1, gpus_per_node=1).prediction.step_s
         way, why = memory.advice(self.setup, memory_bytes, alone, optimizer)
-        return self._answer("fit", f"Way to train: {way}; {why}.", best, [best])
+        words = f"Way to train: {way}; {why}."
+        larger = twice.low <= memory_bytes
+        return self._answer("fit", words, best, [best], larger_batch=larger)
+
+    def _alone(self, rows: Iterable[Row]) -> str:
+        """Say which rows are slower than one node, which needs no link."""
+        one = self.row(nodes=1)
+        slower = " and ".join(_named(row) for row in rows if row.rate < one.rate)
+        took = f"{figure(one.rate)} images/s, {figure(one.hours)} h"
+        return f" One node alone ({took}) is faster than {slower}." if slower else ""
 
     def _answer(
-        self, question: str, words: str, best: Row, rows: Sequence[Row], more: str = ""
+        self,
+        question: str,
+        words: str,
+        best: Row,
+        rows: Sequence[Row],
+        more: str = "",
+        *,
+        larger_batch: bool = True,
     ) -> Answer:
         found, dominates = best.prediction, "compute"
         if (share := found.parts[found.dominates] / found.step_s) > _LITTLE:
@@ -204,6 +229,8 @@ class Questions:
         sure = f"90 % interval {figure(found.low)} to {figure(found.high)} images/s"
         gains = list[tuple[float, str]]()
         for what, changes in _levers(best.setup):
+            if "batch" in changes and not larger_batch:
+                continue
             with suppress(GpubedError):  # such as a precision that has no known rate
                 rate = replace(self, setup=best.setup).row(**changes).rate
                 gains.append((rate / best.rate, what))

@@ -160,7 +160,13 @@ def from_function(place: str, python: str | None = None) -> Shape:
         )
         raise UsageError(f"{place} cannot be built on the meta device: {last}", hint)
     told = Document(done.stdout.encode(), f"the shape of {place}").json(Told)
-    return Shape.of(Path(place.partition(":")[0]).stem, told)
+    made = Shape.of(Path(place.partition(":")[0]).stem, told)
+    if not made.macs or not made.parameters:
+        raise UsageError(
+            f"{place} makes a model without multiply-adds or trained weights",
+            "return the module that is trained, such as one with convolutions or linear layers",
+        )
+    return made
 
 
 @cache

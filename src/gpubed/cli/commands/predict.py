@@ -102,8 +102,8 @@ def command(
         tuned=not untuned,
         shape=own,
     )
-    carried = _listed("--measured-link", measured_link, parse_rate)[0] if measured_link else None
-    links = [float(one) for one in _listed("--link", link or "10 Gbit/s", parse_rate)]
+    carried = _one("--measured-link", measured_link, _link) if measured_link else None
+    links = [float(one) for one in _listed("--link", link or "10 Gbit/s", _link)]
     sizes, counts = _numbers("--batch", batch), _numbers("--nodes", nodes)
     setup = replace(setup, nodes=max(counts), batch=sizes[0], link_bps=links[0])
     asked = Questions(setup, epochs or 90, dataset_size, Calibration(effective_bps=carried))
@@ -115,7 +115,7 @@ def command(
         (target is not None, lambda: asked.reach(target or 0.0, several)),
         (compared, lambda: asked.compare_links({*links})),
         (hide_communication, asked.hide),
-        (memory, lambda: asked.fit(_listed("--memory", memory or "", parse_bytes)[0], optimizer)),
+        (memory, lambda: asked.fit(_one("--memory", memory or "", _memory), optimizer)),
         (epochs, asked.cost),
     ]
     answers = [ask() for wanted, ask in asks if wanted]
@@ -136,10 +136,15 @@ def command(
 def _page(ui: UI, path: Path, asked: Questions) -> int:
     from gpubed.report import forecast_page  # loads the report's libraries
 
+    if path.is_dir():
+        raise UsageError(f"--page {path} is a folder", "name a file, such as nodes.html")
     own = () if asked.setup.shape else ("resnet50", "resnet101", "vgg16", "inception3")
     content = forecast_page.html(asked, own, rates.gpus())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    files.write_named(path, content.encode())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write_named(path, content.encode())
+    except OSError as error:
+        raise UsageError(f"--page {path} cannot be written: {error}", "name a file") from None
     ui.document("predict", {"page": str(path.absolute())})
     ui.say(f"page: {path.absolute()}", whole=True)
     return 0
@@ -219,5 +224,30 @@ def _listed(option: str, text: str, read: Callable[[Any], _T]) -> list[_T]:
     try:
         return [read(part.strip()) for part in text.split(",")]
     except ValueError as error:
-        hint = "write 4, 1-10 or 1,2,4 for numbers, 1 Gbit/s,10 Gbit/s for rates"
-        raise UsageError(f"{option} {text!r}: {error}", hint) from None
+        raise UsageError(f"{option} {text!r}: {error}", _HINTS[read]) from None
+
+
+def _one(option: str, text: str, read: Callable[[Any], _T]) -> _T:
+    first, *others = _listed(option, text, read)
+    if others:
+        raise UsageError(f"{option} {text!r} are several", f"give one: {_HINTS[read]}")
+    return first
+
+
+def _link(text: str) -> int:
+    if (rate := parse_rate(text)) < 1_000_000:
+        raise ValueError("is below 1 Mbit/s; without a unit, it is bit/s")
+    return rate
+
+
+def _memory(text: str) -> int:
+    if (size := parse_bytes(text)) < 10**8:
+        raise ValueError("is below 100 MB; without a unit, it is bytes")
+    return size
+
+
+_HINTS: dict[Callable[[Any], Any], str] = {
+    _range: "write 4, 1-10 or 1,2,4",
+    _link: "write 10 Gbit/s",
+    _memory: "write 16 GB",
+}
