@@ -1,5 +1,8 @@
 """A job's ranks in containers: handed out, run on all nodes, and refused where an image lacks."""
 
+import re
+import shlex
+
 import pytest
 
 from support.containers import load
@@ -41,6 +44,16 @@ def test_ranks_in_containers_train_as_bare_ones_do(handed_out):
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_in_containers_that_fails_names_its_cause(handed_out, way, tmp_path):
     Researcher(handed_out, tmp_path / "mine").fails(way, "--container", IMAGE)
+
+
+def test_a_container_is_within_the_memory_limit_of_its_node(handed_out):
+    """Its memory is counted in a cgroup below the node's; PID 1 of the node is in init.scope."""
+    look = "cat /proc/1/cgroup; echo; id=$(docker run --detach --rm {image} sleep 60); "
+    look += "cat /proc/$(docker inspect --format '{{{{.State.Pid}}}}' $id)/cgroup; docker kill $id"
+    said = handed_out.node("node-1", "sudo sh -c " + shlex.quote(look.format(image=IMAGE)))
+    line = re.compile(r"^(?:\d+:memory|0:):(/.*)$", re.MULTILINE)
+    node, container = (line.search(part)[1] for part in said.split("\n\n"))
+    assert container.startswith(node.removesuffix("init.scope")), said
 
 
 def test_no_container_is_left(handed_out):

@@ -451,7 +451,7 @@ _CHOICES = {
     "algorithm": ("ring", "tree", "auto", "hierarchical"),
 }
 
-_MOST = 1_000_000  # of nodes, and so on: more is a slip of the hand
+_MOST = 1_000_000  # nodes, GPUs, images of a batch: larger numbers are typing errors
 
 
 def _require_possible(setup: Setup) -> None:

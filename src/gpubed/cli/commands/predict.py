@@ -230,7 +230,7 @@ def _listed(option: str, text: str, read: Callable[[Any], _T]) -> list[_T]:
 def _one(option: str, text: str, read: Callable[[Any], _T]) -> _T:
     first, *others = _listed(option, text, read)
     if others:
-        raise UsageError(f"{option} {text!r} are several", f"give one: {_HINTS[read]}")
+        raise UsageError(f"{option} {text!r}: one value is expected", _HINTS[read])
     return first
 
 
