@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpubed.core.errors import UsageError
-from gpubed.prediction.memory import advice, need
+from gpubed.prediction.memory import CONTEXT_BYTES, advice, need
 from gpubed.prediction.model import Setup
 from gpubed.prediction.shapes import shape
 
@@ -23,7 +23,7 @@ POINTS = [point for gpu in json.loads(RATES.read_text()).values() for point in g
 def test_the_memory_of_each_measured_point_is_predicted_within_a_tenth(point):
     found = need(shape(point["model"]), point["batch_size"], point["precision"])
     assert found.allocated == pytest.approx(point["gpu_memory_bytes"], rel=0.1)
-    assert found.low <= point["gpu_memory_bytes"] <= found.high
+    assert found.low <= point["gpu_memory_bytes"] + CONTEXT_BYTES <= found.high
     assert sum(found.parts.values()) == pytest.approx(found.allocated)
 
 

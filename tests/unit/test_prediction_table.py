@@ -204,8 +204,19 @@ def test_a_measured_link_says_nothing_about_another():
 
 
 def test_a_target_is_sought_with_the_link_that_is_given():
-    done = json.loads(run("--target", "700", "--nodes", "2", "--link", "1 Gbit/s", "--json").stdout)
+    done = json.loads(
+        run("--target", "700", "--nodes", "1-8", "--link", "1 Gbit/s", "--json").stdout
+    )
     assert {row["link_bps"] for row in done["answers"][0]["rows"]} == {1e9}
+    few = run("--target", "2000", "--nodes", "1-2", "--link", "10 Gbit/s").stdout
+    assert "No number of nodes up to 2 reaches 2,000 images/s" in few
+
+
+def test_hours_are_a_target():
+    done = json.loads(run("--hours", "24", "--epochs", "90", "--json").stdout)
+    reached, cost = done["answers"]
+    assert reached["best"]["hours"] <= 24
+    assert cost["question"] == "cost"
 
 
 @pytest.mark.process
@@ -283,6 +294,17 @@ def test_tuned_runs_of_other_sources_are_predicted():
     assert sorted(off)[int(0.9 * len(off))] < 0.10
 
 
+@pytest.mark.parametrize("gpu", rates.gpus())
+@pytest.mark.parametrize("precision", ["fp32", "amp"])
+def test_a_larger_batch_never_lowers_the_rate(gpu, precision):
+    model = shapes.shape("resnet50")
+    found = [
+        rates.lookup(gpu, "resnet50", model, batch, precision).images_per_s
+        for batch in (16, 32, 64, 96, 128, 192, 256)
+    ]
+    assert found == pytest.approx(sorted(found))
+
+
 def test_the_measured_rates_are_those_of_the_page():
     kept = json.loads((Path(__file__).parents[1] / "gpu" / "rates.json").read_text())
     points = [point for gpu in kept.values() for point in gpu["points"] if point["images_per_s"]]
@@ -302,6 +324,7 @@ def test_the_measured_rates_are_those_of_the_page():
         (("--memory", "16 gb"), "must look like", "16 GB"),
         (("--nodes", "10-1"), "count up", "1-10"),
         (("--page", "."), "is a folder", "nodes.html"),
+        (("--measured-link", "20 Gbit/s"), "more than the link carries", "--link"),
         (("--page", "/proc/nodes.html"), "cannot be written", "name a file"),
     ],
 )

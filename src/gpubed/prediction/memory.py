@@ -51,7 +51,7 @@ class Need:
 
     Attributes:
         allocated: bytes of torch's tensors at the peak (`max_memory_allocated`).
-        low: bytes with small workspaces.
+        low: bytes with small workspaces and CUDA's context.
         high: bytes with the largest workspaces, CUDA's context and fragmentation.
         moment: `update`, `backward` or `search`.
         parts: bytes at the peak by cause: weights, gradients, optimizer, activations, copies,
@@ -96,7 +96,9 @@ def need(
     sums = [sum(parts.values()) for _, parts in moments]
     peak = max(sums)
     least = max(s for s, (moment, _) in zip(sums, moments, strict=True) if moment != "search")
-    return Need(peak, LOW * least, HIGH * peak + CONTEXT_BYTES, *moments[sums.index(peak)])
+    return Need(
+        peak, LOW * least + CONTEXT_BYTES, HIGH * peak + CONTEXT_BYTES, *moments[sums.index(peak)]
+    )
 
 
 def _moments(
@@ -180,17 +182,18 @@ def advice(
     """
     model, batch, precision = setup.shape or shape(setup.model), setup.batch, setup.precision
     whole = need(model, batch, precision, optimizer)
-    said = f"{setup.model} with batch {batch}, {precision} and {optimizer} needs {_gb(whole.low)}"
+    said = f"{setup.model} with batch {batch}, {precision} and {optimizer}"
     on_link = f"at {format_rate(setup.link_bps)}"
     if whole.low <= memory_bytes:
-        said += f" to {_gb(whole.high)} of the GPU's {_gb(memory_bytes)}"
+        said += f" needs {_gb(whole.low)} to {_gb(whole.high)} of the GPU's {_gb(memory_bytes)}"
         if whole.high > memory_bytes:
             said += ", perhaps without room for the fastest convolutions"
         seconds = 8 * 8 * (setup.ranks - 1) / setup.ranks * model.parameters / setup.link_bps
         return "data parallel", f"{said}; gradients take {seconds:.2g} s of a step {on_link}"
     smaller = (batch >> by for by in range(1, batch.bit_length()))
     fits = (n for n in smaller if need(model, n, precision, optimizer).low <= memory_bytes)
-    said += f" or more of the GPU's {_gb(memory_bytes)} ({next(fits, 'no')} images fit)"
+    said += f" does not fit the GPU's {_gb(memory_bytes)}: it needs {_gb(whole.low)} or more "
+    said += f"({next(fits, 'no')} images fit)"
     moments = _moments(model, batch, precision, optimizer, searches=False)
     kept = max(parts["activations"] + parts.get("copies", 0) for _, parts in moments)
     done = zip(model.layers, itertools.accumulate(one.macs for one in model.layers), strict=True)
@@ -209,17 +212,21 @@ def advice(
             (max(step_s, gathered), "fsdp", shard),
             (max(1.5 * step_s, passed), "pipeline", stage),
         ]
-        if fitting := [way for way in ways if LOW * way[2] + BLAS_BYTES <= memory_bytes]:
-            _, name, least = min(fitting)
+        if fitting := [way for way in ways if _least(way[2]) <= memory_bytes]:
+            _, name, held = min(fitting)
             return name, (
-                f"{said}; on {ranks} ranks {_gb(LOW * least + BLAS_BYTES)} each; for a batch of "
-                f"each rank, {on_link}, fsdp sends for {gathered:.2g} s, a pipeline {passed:.2g} s"
+                f"{said}; on {ranks} ranks {_gb(_least(held))} each; for a batch of each "
+                f"rank, {on_link}, fsdp sends for {gathered:.2g} s, a pipeline {passed:.2g} s"
             )
     return "tensor parallel", (
         f"{said}, and neither a shard with its largest layer nor a pipeline's stage does: divide "
         "the layers themselves, within a node, since each of them sums activations over the ranks; "
         "job imagenet cannot"
     )
+
+
+def _least(held: float) -> float:
+    return LOW * held + BLAS_BYTES + CONTEXT_BYTES
 
 
 def _gb(count: float) -> str:

@@ -150,14 +150,14 @@ class Calibration:
         link_error: the same of the link's effective rate, by transport (`cpu`: Gloo and MPI).
     """
 
-    tcp_share: float = 0.8449
-    socket_bps: float = 44.38e9
-    rdma_share: float = 0.9424
-    cpu_bps: float = 7.962e9
-    contention: float = 0.09319
-    spread: float = 0.02394
-    overhead: float = 0.02105
-    slowdown: float = 0.1124
+    tcp_share: float = 0.8428
+    socket_bps: float = 43.93e9
+    rdma_share: float = 0.9478
+    cpu_bps: float = 7.868e9
+    contention: float = 0.07488
+    spread: float = 0.02392
+    overhead: float = 0.02079
+    slowdown: float = 0.1123
     compute: float = 1.0
     effective_bps: float | None = None
     error: float = 0.042
@@ -360,8 +360,12 @@ def _costs(setup: Setup, known: Calibration, link: float) -> tuple[float, float]
         return within + 2 * (nodes - 1) / nodes / rate, ring
     if setup.algorithm == "ring" or not setup.by_nccl:
         return max(within, between), ring
+    # Of both algorithms, `auto` takes the bandwidth of the ring (large buffers) and the latency of
+    # the faster one (small buffers).
     tree = BASE_S + 2 * ((setup.gpus_per_node - 1) * inner + math.log2(nodes) * outer)
-    return max(within, between), min(ring, tree) if setup.algorithm == "auto" else tree
+    if setup.algorithm == "tree":
+        return max(within, between / TREE_SHARE), tree
+    return max(within, between), min(ring, tree)
 
 
 def _cycles(setup: Setup, ready: Sequence[tuple[float, int]], wire: float, latency: float) -> float:

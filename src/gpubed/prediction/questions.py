@@ -32,6 +32,7 @@ PARTS = {
     "stragglers": "waiting for the slowest rank",
     "input": "reading images",
 }
+_RDMA = 10e9  # bit/s: adapters for less have no RDMA
 _LITTLE = 0.05  # of a step, or of a rate: less is not worth a word
 
 
@@ -133,15 +134,17 @@ class Questions:
         counts = {2**power for power in range(most.bit_length())} | {most}
         return [self.row(nodes=count) for count in sorted(counts)]
 
-    def reach(self, target: float, links: Sequence[float] = LINKS) -> Answer:
+    def reach(
+        self, target: float, links: Sequence[float] = LINKS, nodes: Sequence[int] = NODES
+    ) -> Answer:
         """Find the nodes and the link that reach `target` images/s at the least node-hours."""
         wanted = f"{figure(target)} images/s"
-        tried = [[self.row(nodes=n, link_bps=link) for n in NODES] for link in links]
+        tried = [[self.row(nodes=n, link_bps=link) for n in nodes] for link in links]
         rows = [row for of in tried for row in [one for one in of if one.rate >= target][:1]]
         if not rows:
             best = max(itertools.chain(*tried), key=lambda row: row.rate)
             said = f"{_named(best)}: {figure(best.rate)} images/s"
-            words = f"No number of nodes up to {NODES[-1]} reaches {wanted}; the most are {said}."
+            words = f"No number of nodes up to {max(nodes)} reaches {wanted}; the most are {said}."
             return self._answer("reach", words, best, [best])
         rows.sort(key=lambda row: row.node_hours)
         named = (f"{_named(row)}, {figure(row.node_hours)} node-hours" for row in rows)
@@ -151,7 +154,7 @@ class Questions:
         reached = {row.setup.link_bps for row in rows if row.setup.nodes > 1}
         if rows[0].setup.nodes > 1 and (never := sorted({*links} - reached)):
             slow = ", ".join(map(format_rate, never))
-            words += f" With {slow}, no number of nodes up to {NODES[-1]} reaches it."
+            words += f" With {slow}, no number of nodes up to {max(nodes)} reaches it."
         sure = (row for row in itertools.chain(*tried) if row.prediction.low >= target)
         safe = min(sure, key=lambda row: row.node_hours, default=None)
         lower = f"for its lower end, {_named(safe) if safe else 'no number of nodes'} is enough"
@@ -245,7 +248,8 @@ def _levers(setup: Setup) -> Iterator[tuple[str, dict[str, Any]]]:
     if setup.nodes > 1:
         faster = next((link for link in LINKS if link > setup.link_bps), setup.link_bps * 10)
         yield f"links of {format_rate(faster)}", {"link_bps": faster}
-        yield "RDMA in place of TCP", {"transport": "rdma"}
+        if setup.link_bps >= _RDMA:
+            yield "RDMA in place of TCP", {"transport": "rdma"}
     yield f"batch {2 * setup.batch}", {"batch": 2 * setup.batch}
     if setup.rate is None:
         yield "mixed precision", {"precision": "amp"}

@@ -1,7 +1,8 @@
 """Images per second of one GPU, from a table of measured rates with their sources.
 
-Rates between measured batches come from t = a + c x batch; rates of other models from their
-multiply-adds and activations. Both widen the error.
+One line t = a + c x batch (seconds of a step) passes through what all sources measured of a GPU,
+a model and a precision; rates of other models come from their multiply-adds and activations. How
+far measured rates are from the line widens the error.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 import csv
 import difflib
 import gzip
+import itertools
 import math
 import re
 import statistics
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -128,14 +131,13 @@ def lookup(gpu: str, name: str, model: Shape, batch: int, precision: str) -> Rat
         rows = [row for row in rows if row.model == nearest]
         factor *= cost[nearest] / own_cost
         error, source = math.hypot(error, _MODEL), f"{nearest} by multiply-adds and activations, "
-    # Noise at a batch within a factor of two, else what no slow host limits, else all.
-    near = [row for row in rows if not row.limit and 0.5 <= batch / row.batch <= 2]
-    rows = near or [row for row in rows if row.limit < 2] or rows
+    rows = [row for row in rows if row.limit < 2] or rows
     away = min(abs(math.log2(batch / row.batch)) for row in rows)
-    rate = factor * _at(rows, batch)
+    line, missed = _line(rows)
+    rate = factor * batch / line(batch)
     closest = min(rows, key=lambda row: abs(math.log(batch / row.batch)))
     source += f"{closest.gpu}, {closest.model}, batch {closest.batch}: {closest.source}"
-    return Rate(rate, math.hypot(error, _ERROR, _PER_DOUBLING * away), source)
+    return Rate(rate, math.hypot(error, max(_ERROR, missed), _PER_DOUBLING * away), source)
 
 
 def _cost(model: Shape, half: bool) -> float:
@@ -144,16 +146,17 @@ def _cost(model: Shape, half: bool) -> float:
     return model.macs + (_HALF_BYTE if half else _BYTE) * kept
 
 
-def _at(rows: list[Row], batch: int) -> float:
-    """Return the rate at a batch, from t = a + c x batch through the two nearest batches."""
-    by_batch: dict[int, list[float]] = defaultdict(list)
-    for row in rows:
-        by_batch[row.batch].append(row.images_per_s)
-    times = {size: size / statistics.median(each) for size, each in by_batch.items()}
-    one, *others = sorted(times, key=lambda size: abs(math.log(batch / size)))
-    if one == batch or not others:
-        return one / times[one]
-    other = others[0]
-    slope = max((times[one] - times[other]) / (one - other), 0.5 * times[one] / one)
-    start = max(times[one] - slope * one, 0.0)
-    return batch / (start + slope * batch) if start else one / times[one]
+def _line(rows: list[Row]) -> tuple[Callable[[int], float], float]:
+    """Return the seconds of a step by batch, and how far (root mean square of logarithms) rows are.
+
+    The line is Theil and Sen's, which a few odd sources do not move. At least half of a step grows
+    with the batch, and none of it shrinks.
+    """
+    steps = [(row.batch, row.batch / row.images_per_s) for row in rows]
+    pairs = itertools.combinations(steps, 2)
+    slopes = [(after - before) / (n - m) for (m, before), (n, after) in pairs if n != m]
+    each = [seconds / size for size, seconds in steps]
+    slope = min(max(statistics.median(slopes or each), min(each) / 2), max(each))
+    start = max(statistics.median(seconds - slope * size for size, seconds in steps), 0.0)
+    missed = (math.log((start + slope * size) / seconds) for size, seconds in steps)
+    return lambda batch: start + slope * batch, math.sqrt(statistics.fmean(x * x for x in missed))

@@ -31,7 +31,7 @@ def command(
     model_from: str | None = Option(None, help="Your own: package:function or file.py:function."),
     python: str | None = Option(None, help="Interpreter with torch, for --model-from."),
     gpu: str = Option("v100", help="Such as v100 or a100; cpu for none."),
-    nodes: str = Option("1-10", help="Numbers of nodes: 4, or 1-10, or 1,2,4."),
+    nodes: str | None = Option(None, help="Numbers of nodes: 4, or 1,2,4; 1-10 by default."),
     gpus_per_node: int = Option(1, help="Ranks of each node."),
     batch: str = Option("64", help="Images per rank and step; several, as nodes."),
     link: str | None = Option(
@@ -39,8 +39,8 @@ def command(
     ),
     transport: str = Option("tcp", help="tcp or rdma."),
     precision: str = Option("fp32", help="fp32, tf32, amp, fp16 or bf16."),
-    rate: float | None = Option(None, help="Images/s of one GPU, where you know it."),
-    node_rate: float | None = Option(None, help="Images/s of one node, likewise."),
+    rate: float | None = Option(None, min=0.001, help="Images/s of one GPU, where you know it."),
+    node_rate: float | None = Option(None, min=0.001, help="Images/s of one node, likewise."),
     framework: str = Option("horovod", help="horovod or ddp."),
     collectives: str | None = Option(None, help="nccl, gloo or mpi; by default nccl on GPUs."),
     fusion_mb: float | None = Option(None, help="MiB that travel together, unless the default."),
@@ -57,6 +57,9 @@ def command(
     ),
     target: float | None = Option(
         None, min=1, help="Images/s: which nodes and link at the least cost?"
+    ),
+    hours: float | None = Option(
+        None, min=0.01, help="Which nodes and link take no longer for the --epochs?"
     ),
     hide_communication: bool = Option(False, "--hide-communication", help="Which batch does?"),
     memory: str | None = Option(None, help="Does it fit a GPU of so much, such as 16 GB?"),
@@ -104,15 +107,25 @@ def command(
     )
     carried = _one("--measured-link", measured_link, _link) if measured_link else None
     links = [float(one) for one in _listed("--link", link or "10 Gbit/s", _link)]
-    sizes, counts = _numbers("--batch", batch), _numbers("--nodes", nodes)
+    sizes, counts = _numbers("--batch", batch), _numbers("--nodes", nodes or "1-10")
     setup = replace(setup, nodes=max(counts), batch=sizes[0], link_bps=links[0])
+    if carried and carried > links[0] * nics:
+        raise UsageError(
+            f"--measured-link {measured_link} is more than the link carries",
+            "give the link's rate by --link, and what an allreduce measured by --measured-link",
+        )
     asked = Questions(setup, epochs or 90, dataset_size, Calibration(effective_bps=carried))
     if page:
         return _page(ui, page, asked)
-    several = links if link else questions.LINKS
+    if hours:
+        target = asked.epochs * dataset_size / hours / 3600
+    several, tried = (
+        links if link else questions.LINKS,
+        sorted(counts) if nodes else questions.NODES,
+    )
     compared = len(set(links)) > 1 and setup.nodes > 1 and target is None
     asks: list[tuple[object, Callable[[], Answer]]] = [
-        (target is not None, lambda: asked.reach(target or 0.0, several)),
+        (target is not None, lambda: asked.reach(target or 0.0, several, tried)),
         (compared, lambda: asked.compare_links({*links})),
         (hide_communication, asked.hide),
         (memory, lambda: asked.fit(_one("--memory", memory or "", _memory), optimizer)),
@@ -215,8 +228,8 @@ def _numbers(option: str, text: str) -> list[int]:
 def _range(text: str) -> Iterator[int]:
     first, dash, last = text.partition("-")
     low, high = (int(each) if each.isdecimal() else 0 for each in (first, last if dash else first))
-    if not 1 <= low <= high < 10_000:
-        raise ValueError("must be numbers from 1 to 9999 that count up")
+    if not 1 <= low <= high < 10_000 or high - low > 1000:
+        raise ValueError("must be numbers from 1 to 9999 that count up, 1001 at most")
     return iter(range(low, high + 1))
 
 
