@@ -58,6 +58,12 @@ def output(said):
         ([], ended(-11), "signal", " was killed by SIGSEGV"),
         (TORCHRUN, ended(1), "signal", " was killed by SIGSEGV"),
         (
+            ["python: can't open file '/home/u/a.py': [Errno 2] No such file", TORCHRUN[0]],
+            ended(1),
+            "exit",
+            ": /home/u/a.py is not on its node; only the folder where gpubed is called is copied",
+        ),
+        (
             ["usage: train.py"],
             ended(2),
             "exit",

@@ -72,6 +72,11 @@ _KINDS = tuple(
             r"undefined symbol: (\w+)",
             " loads a library that was built for other versions: undefined symbol {0}",
         ),
+        (
+            "exit",
+            r"can't open file '([^'\n]+)'",
+            ": {0} is not on its node; only the folder where gpubed is called is copied",
+        ),
         # torchrun's message about a process that it started.
         ("signal", r"Signal \d+ \((SIG(?!TERM)\w+)\) received", " was killed by {0}"),
     )
