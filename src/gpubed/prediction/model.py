@@ -177,6 +177,7 @@ CPU_ERROR = 0.3  # processors that also average: efficiencies of 0.45 to 0.78 (h
 # Of a measured run: the same one on another day differs so much (CSC's table); one node's losses
 # stay.
 _MEASUREMENT, _NODE = 0.02, 0.01
+_CPU_MEASUREMENT = 0.06  # of processors that others share: 4 points of two campaigns
 
 
 def predict(setup: Setup, calibration: Calibration | None = None) -> Prediction:
@@ -432,7 +433,8 @@ def _rate(setup: Setup, model: Shape) -> rates.Rate:
 def _errors(setup: Setup, known: Calibration) -> tuple[float, float]:
     """Return standard deviations of the logarithm: of the rate, and of the link's rate."""
     if setup.ranks == 1:
-        return _MEASUREMENT if setup.rate else 0.0, 0.0
+        again = _CPU_MEASUREMENT if setup.gpu == "cpu" else _MEASUREMENT
+        return again if setup.rate else 0.0, 0.0
     kind = setup.transport if setup.by_nccl else "cpu"
     link = known.link_error.get(kind, 0.0)
     own = known.error if setup.tuned else UNTUNED_ERROR
