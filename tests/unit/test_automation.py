@@ -49,6 +49,15 @@ def test_an_error_is_told_once_and_whole_without_its_traceback(messages, severit
     assert diagnosed(*messages, severity=severity).message == told
 
 
+def test_a_program_that_a_signal_ended_is_told_with_what_to_look_at():
+    """Pulumi says only `-1`; a server that failed is the reason itself."""
+    ended = "an unhandled error occurred: program exited with non-zero exit code: -1"
+    told = diagnosed(ended, "update failed")
+    assert "a signal ended the cluster's Pulumi program" in told.message
+    assert "dmesg" in told.hint
+    assert diagnosed(PLUGIN, ended).message == f"{PLUGIN}\n{ended}"
+
+
 @pytest.fixture
 def cli(tmp_path, monkeypatch):
     """Put a CLI on PATH that fails with a text."""

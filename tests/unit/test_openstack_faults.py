@@ -7,10 +7,12 @@ answers matter here. A real OpenStack is in tests/live.
 from __future__ import annotations
 
 import json
+import re
 import ssl
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -99,6 +101,7 @@ class Cloud(ThreadingHTTPServer):
         self.socket = context.wrap_socket(self.socket, server_side=True)
         self.url = f"https://127.0.0.1:{self.server_port}"
         self.faults: dict[str, Any] = {}
+        self.behind = timedelta()
         self.asked: list[str] = []
 
     def handle_error(self, *_: Any) -> None:
@@ -115,6 +118,7 @@ class Cloud(ThreadingHTTPServer):
         return {
             "token": {
                 "methods": ["password"],
+                "issued_at": (datetime.now(UTC) - self.behind).isoformat(),
                 "expires_at": "2099-01-01T00:00:00.000000Z",
                 "user": {"id": "u", "name": "u", "domain": project["domain"]},
                 "project": project,
@@ -221,3 +225,33 @@ def test_a_wrong_address_or_region_is_named_also_by_doctor(serve, wrong, hint, m
     *_, last = registry.bound("openstack", CLUSTER).doctor(SPEC)
     assert (last.id, last.ok) == ("openstack.credentials", False)
     assert hint in str(last.fix)
+
+
+@pytest.mark.parametrize(("behind_s", "right"), [(0, True), (600, False), (-600, False)])
+def test_doctor_compares_the_clock_with_a_cloud_that_sends_no_header_date(
+    serve, behind_s, right, monkeypatch
+):
+    monkeypatch.setattr(Api, "date_time_string", lambda *_: "")
+    there = serve()
+    there.behind = timedelta(hours=9)
+    cloud.connect("mycloud", None).session.get_token()  # a token of hours ago says nothing
+    there.behind = timedelta(seconds=behind_s)
+    found = {each.id: each for each in registry.bound("openstack", CLUSTER).doctor(SPEC)}
+    assert found["openstack.clock"].ok is right
+    [skew] = re.findall(r"clock is ([+-]\d+) s", found["openstack.clock"].message)
+    assert int(skew) == pytest.approx(behind_s, abs=60)
+
+
+@pytest.mark.process
+def test_a_plugin_on_path_is_not_downloaded(tmp_path, monkeypatch):
+    """STAND-IN: a CLI that cannot download."""
+    for name in ("pulumi", "pulumi-resource-openstack"):
+        (tmp_path / name).write_text("#!/bin/sh\necho 'failed to download' >&2; exit 1\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    said = []
+    registry.backend("openstack").repair(said.append)
+    assert str(tmp_path / "pulumi-resource-openstack") in said[0]
+    (tmp_path / "pulumi-resource-openstack").unlink()
+    with pytest.raises(GpubedError, match="failed to download"):
+        registry.backend("openstack").repair(said.append)

@@ -29,6 +29,8 @@ _DYNAMIC = "pulumi-python:"  # dynamic providers have their own limits and progr
 _WRONG_KEY = "incorrect passphrase"
 # The CLI's last line, whatever failed.
 _SUMMARIES = ("preview failed", "update failed", "refresh failed", "destroy failed")
+# Go's exit code of a process that a signal ended.
+_SIGNALLED = "an unhandled error occurred: program exited with non-zero exit code: -1"
 
 
 def operate(
@@ -51,7 +53,7 @@ def operate(
     kept = {key: value for key, value in os.environ.items() if key.startswith("GPUBED_")}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     workspace = automation.LocalWorkspaceOptions(
-        work_dir=str(root), env_vars={**kept, "PATH": path, **variables}
+        work_dir=str(root), env_vars={**kept, "PATH": path, "PYTHONFAULTHANDLER": "1", **variables}
     )
     started, run = time.monotonic(), _Run(sink, verb == "preview")
     with run.translated():
@@ -97,6 +99,13 @@ class _Run:
                     f"ended, since the testbed is silent: {self._silent}",
                     "look at its status page, or ask its operators; then run the same command "
                     "again: it looks at what was pending, and goes on",
+                ) from error
+            if self._errors == [_SIGNALLED]:
+                raise GpubedError(
+                    "a signal ended the cluster's Pulumi program: it crashed, which the log shows "
+                    "as `Fatal Python error`, or was killed",
+                    "if this machine lacks memory (dmesg | grep 'Killed process'), give it more; "
+                    "then run the same command again: it goes on",
                 ) from error
             _, found, last = text.rpartition("error:")
             message = "\n".join(self._errors) or (last if found else text[-500:]).strip()

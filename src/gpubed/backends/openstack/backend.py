@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -105,7 +106,13 @@ class OpenStackBackend(Backend):
         return getattr(spec.backend, "shaping", None) == "qos"
 
     def repair(self, say: Callable[[str], None]) -> None:
-        """Install Pulumi's OpenStack plugin, in the version of its Python package."""
+        """Install Pulumi's OpenStack plugin, in the version of its Python package.
+
+        A plugin on PATH stays in use: Pulumi prefers it to an installed one.
+        """
+        if path := shutil.which("pulumi-resource-openstack"):
+            say(f"Pulumi's openstack plugin is on PATH: {path}")
+            return
         wanted = version("pulumi_openstack")
         command = ["pulumi", "plugin", "install", "resource", "openstack", wanted]
         try:
