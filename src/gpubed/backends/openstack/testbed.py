@@ -75,7 +75,8 @@ class OpenStackTestbed(Testbed):
                 connection.session.invalidate()  # the age of a token is no difference of clocks
                 connection.session.get_token()  # `authorize` hides Keystone's message
                 # Keystone need not send a header `Date`, but dates its tokens.
-                issued = connection.session.auth.get_access(connection.session).issued
+                login: Any = connection.session.auth
+                issued = login.get_access(connection.session).issued
                 skew = (datetime.now(UTC) - issued).total_seconds()
                 project = connection.current_project.name or connection.current_project_id
             where = connection.config.region_name or "the only region"
