@@ -282,5 +282,5 @@ if __name__ == "__main__":
     sys.stdout.flush()
     sys.stderr.flush()
     # Without Python's finalization: after a failure Horovod's shutdown would wait for ranks that
-    # wait for this one, and a thread of torch's Gloo may abort the process (pytorch/pytorch#179291).
+    # wait for this one, and threads of torch's Gloo may abort it (pytorch/pytorch#179291).
     os._exit(code)
