@@ -118,7 +118,7 @@ def command(
     if page:
         return _page(ui, page, asked)
     if hours:
-        target = asked.epochs * dataset_size / hours / 3600
+        target = max(target or 0, asked.epochs * dataset_size / hours / 3600)
     several, tried = (
         links if link else questions.LINKS,
         sorted(counts) if nodes else questions.NODES,
