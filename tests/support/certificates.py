@@ -5,7 +5,7 @@ import subprocess
 from gpubed.core.paths import assets
 from support import role_variables
 
-SCRIPT = assets() / "roles/jupyterlab/files/make-certificate"
+SCRIPT = assets() / "roles/base/files/make-certificate"
 
 
 def make(folder, names, permitted, script=None):
@@ -19,8 +19,8 @@ def make(folder, names, permitted, script=None):
 def make_for(folder, hosts, script=None):
     """Make one for a head with these names and addresses, by the variables of the role."""
     names, permitted = (
-        role_variables.value("jupyterlab", name, "debian-12", __jupyterlab_hosts=hosts)
-        for name in ("__jupyterlab_san", "__jupyterlab_permitted")
+        role_variables.value("base", name, "debian-12", __base_certificate_hosts=hosts)
+        for name in ("__base_certificate_san", "__base_certificate_permitted")
     )
     return make(folder, names, permitted, script)
 

@@ -22,13 +22,13 @@ HOSTS = ["10.1.2.3", "2001:db8::3", "node-0", "localhost", "127.0.0.1"]
 
 
 def variable(name):
-    return role_variables.value("jupyterlab", name, "debian-12", __jupyterlab_hosts=HOSTS)
+    return role_variables.value("base", name, "debian-12", __base_certificate_hosts=HOSTS)
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """The files of a certificate, made as the role makes it."""
-    names = variable("__jupyterlab_san"), variable("__jupyterlab_permitted")
+    names = variable("__base_certificate_san"), variable("__base_certificate_permitted")
     return certificates.make(tmp_path_factory.mktemp("jupyterlab"), *names)
 
 

@@ -470,6 +470,30 @@ class Monitoring(Section):
     retention: Seconds = Field(default=1296000.0, ge=3600, description="how long figures are kept")
 
 
+class Hub(Section):
+    """JupyterHub on the head: each researcher's JupyterLab is a Slurm job."""
+
+    port: Whole = Field(default=8000, ge=1024, le=65535)
+
+
+class Tracking(Section):
+    """MLflow on the head: runs, curves and registered models, over TLS and with a password."""
+
+    port: Whole = Field(default=5000, ge=1024, le=65535)
+
+
+class Streams(Section):
+    """NATS JetStream: streams, keys and objects, over TLS, an account for each researcher."""
+
+    port: Whole = Field(default=4222, ge=1024, le=65535)
+
+
+class Serving(Section):
+    """Registered models answer requests, over TLS and with a token."""
+
+    port: Whole = Field(default=8443, ge=1024, le=65535)
+
+
 class Services(Section):
     """What runs on the cluster besides jobs."""
 
@@ -478,6 +502,10 @@ class Services(Section):
     # Off by default: exporters take CPU time on the nodes whose speed is measured.
     monitoring: Monitoring | None = None
     slurm: Slurm | None = None
+    hub: Hub | None = None
+    tracking: Tracking | None = None
+    streams: Streams | None = None
+    serving: Serving | None = None
 
 
 class Packages(Section):
