@@ -66,7 +66,8 @@ def calls(role):
     """Return the folders of other roles that a role's own words lead to."""
     texts = [COMMENT.sub("", text) for text in _texts(role).values()]
     called = {f"roles/{other}" for text in texts for other, _ in _called(text)}
-    return called | {f"roles/{found}" for text in texts for found in BESIDE.findall(text)}
+    beside = {found for text in texts for found in BESIDE.findall(text)}
+    return called | {f"roles/{found}" for found in beside if not found.startswith(f"{role}/")}
 
 
 def task_files(role):
