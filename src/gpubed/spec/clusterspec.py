@@ -340,7 +340,7 @@ def _with_controls(value: Any, at: tuple[str | int, ...] = ()) -> Iterator[Probl
 
 
 def _gpus_without_recipe(spec: ClusterSpec) -> Iterator[Problem]:
-    asking = [group.name for group in spec.nodes if group.gpus]
+    asking = [group.name for group in spec.nodes if group.gpus.per_node]
     if asking and not recipe.load(spec.recipe).gpus.architectures:
         message = f"{spec.recipe!r} uses no GPU, but {asking[0]!r} asks for some"
         yield Problem(("recipe",), message, f"allowed: {', '.join(recipe.with_gpus())}")
