@@ -12,7 +12,7 @@ from gpubed.core.errors import GpubedError
 from gpubed.core.text import nearest_name
 from gpubed.hardware import nvidia_driver
 from gpubed.hardware.facts import Facts
-from gpubed.hardware.table import chip_of
+from gpubed.hardware.table import chip_of, mig_profiles
 from gpubed.recipes import recipe
 from gpubed.spec.clusterspec import ClusterSpec, Problem
 from gpubed.spec.sections import NodeGroup
@@ -100,7 +100,9 @@ def _group(index: int, group: NodeGroup) -> Iterator[Problem]:
 
 def _gpus(spec: ClusterSpec) -> Iterator[Problem]:
     groups = enumerate(spec.nodes)
-    wanted = [(index, group) for index, group in groups if group.gpus.per_node and not group.simulate]
+    wanted = [
+        (index, group) for index, group in groups if group.gpus.per_node and not group.simulate
+    ]
     if not wanted:
         return
     total, there = sum(group.gpus.per_node * group.count for _, group in wanted), gpus()
@@ -152,6 +154,11 @@ def _simulated(spec: ClusterSpec) -> Iterator[Problem]:
                 f"{model.most} at most",
             )
         yield from _served(index, model, spec)
+        mig, known_profiles = group.gpus.mig, mig_profiles(model.name)
+        if mig and mig not in known_profiles:
+            why = "has no such MIG profile" if known_profiles else "cannot be cut: it has no MIG"
+            instead = ", ".join(known_profiles) or "shards: N, by which jobs share a GPU"
+            yield Problem(("nodes", index, "gpus", "mig"), f"{model.model} {why}", instead)
     yield from _common_driver(spec, known)
 
 
