@@ -109,6 +109,8 @@ def _node(node: NodePlan, result: Mapping[str, Any]) -> dict[str, Any]:
         "experiment_address": result.get("experiment_address"),
         "slots": node.slots,
         "gpus": node.gpus,
+        "mig": node.mig,
+        "shards": node.shards,
         **{key: result[key] for key in given if key in result},
     }
 

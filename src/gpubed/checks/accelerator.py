@@ -5,6 +5,7 @@ A GPU counts only if it computes; a line in the output of nvidia-smi is not enou
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -12,6 +13,7 @@ from gpubed.checks.context import Context, judged, skipped
 from gpubed.checks.gpu_proof import Proof
 from gpubed.checks.registry import Stage, at
 from gpubed.hardware.facts import Facts
+from gpubed.hardware.table import mig_profiles
 from gpubed.nodes import answers
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH, CommandResult
@@ -21,6 +23,8 @@ _ECC = (
     "nvidia-smi --format=csv,noheader"
     " --query-gpu=index,ecc.mode.current,ecc.errors.uncorrected.volatile.total"
 )
+_SLICES = "nvidia-smi -L"
+_SLICE = re.compile(r"^ +MIG (\S+) +Device", re.MULTILINE)
 _IDS = ("gpu.count", "gpu.driver", "gpu.ecc")
 _ABSENT = ("[N/A]", "[Not Supported]", "N/A")
 # Values of ecc.mode.current for boards without ECC, or with ECC switched off (the default of gaming
@@ -63,6 +67,25 @@ def gpus(context: Context) -> Iterator[Check]:
             yield from skipped(_IDS, "asks for no GPU", node.name)
 
 
+@at(Stage.HARDWARE)
+def slices(context: Context) -> Iterator[Check]:
+    """Count the MIG slices of each node whose GPUs are to be cut, and look at their size."""
+    if not any(node.mig for node in context.allocation.nodes):
+        yield from skipped(["gpu.slices"], "the cluster cuts no GPU")
+        return
+    for node, answer in context.on_each(lambda _, ssh: ssh.run(_SLICES, check=False)):
+        if node.mig is None:
+            yield from skipped(["gpu.slices"], "its GPUs are not to be cut", node.name)
+            continue
+        facts, found = context.facts[node.name], Counter(_SLICE.findall(answer.stdout))
+        gpus = facts.gpus[: node.gpus] if facts else ()
+        wanted = {node.mig: sum(mig_profiles(gpu.title).get(node.mig, 1) for gpu in gpus)}
+        there = ", ".join(f"{count} x {profile}" for profile, count in found.items())
+        reason = "" if found == wanted else "run gpubed configure CLUSTER --tags nvidia_driver"
+        limit = f"{wanted[node.mig]} x {node.mig}"
+        yield judged("gpu.slices", node.name, reason, there or "none", limit)
+
+
 def _described(facts: Facts) -> str:
     parts = [f"{count} x {title}" for title, count in Counter(g.title for g in facts.gpus).items()]
     parts += [f"{len(facts.nvswitches)} NVSwitches"] if facts.nvswitches else []
@@ -73,7 +96,8 @@ def _described(facts: Facts) -> str:
 
 def _count(node: Node, facts: Facts | None, proof: Proof) -> Check:
     on_bus = facts.gpus if facts else ()
-    computing = len(proof.computing)
+    # A slice is no GPU: each of a cut GPU's computes by itself, see gpu.compute.
+    computing = min(len(proof.computing), node.gpus) if node.mig else len(proof.computing)
     reason = ""
     if computing < node.gpus:
         reason = (

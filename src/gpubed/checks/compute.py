@@ -33,6 +33,9 @@ def on_node(node: Node, proof: Proof, known: facts.Facts | None) -> Iterator[Che
     """Judge the GPUs of one node; its facts, if known, tell how they are connected."""
     yield _compute(node, proof)
     yield _memory(node, proof)
+    if node.mig:
+        yield from skipped(_IDS[2:], "its GPUs are cut: slices do not sum with NCCL", node.name)
+        return
     if proof.simulated:
         # The CPU computed, so no data went between GPUs.
         limit = f"{proof.simulated} is simulated: nothing travels between its GPUs"

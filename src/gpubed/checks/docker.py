@@ -64,11 +64,16 @@ def gpus(context: Context) -> Iterator[Check]:
     limit = "a container with one GPU uses it, and sees no other"
 
     def ask(node: Node, ssh: SSH) -> CommandResult | None:
-        return ssh.run(_GPUS, _IMAGE, _IMAGE, _IMAGE, check=False) if node.gpus else None
+        return (
+            ssh.run(_GPUS, _IMAGE, _IMAGE, _IMAGE, check=False)
+            if node.gpus and not node.mig
+            else None
+        )
 
     for node, answer in context.on_each(ask):
         if answer is None:
-            yield Check(id=id_, node=node.name, result="skip", reason="asks for no GPU")
+            why = "its GPUs are cut" if node.mig else "asks for no GPU"
+            yield Check(id=id_, node=node.name, result="skip", reason=why)
             continue
         reason = _wrong(answer, node.name in context.simulated)
         value = None if answer.exit_code else answer.stdout.split("\n")[0].partition(" ")[2]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 
 from gpubed.checks.context import Context, judged, skipped
 from gpubed.checks.registry import Stage, at
+from gpubed.hardware.table import mig_profiles
 from gpubed.nodes import answers
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH
@@ -22,9 +24,9 @@ _DECODE = "sudo --non-interactive unmunge"
 _STEP = (
     "timeout 50 srun --nodes=%s --ntasks-per-node=1 --partition=%s --time=1 --immediate=20 hostname"
 )
-# Prints the GPU that a job sees, and its rank's device; gpubed-rank fails if the GPU is unusable.
+# Prints the GPU, or the part of one, that a job sees, and its rank's device; gpubed-rank fails if the GPU is unusable.
 _GPU_JOB = (
-    "timeout 50 srun --nodelist=%s --partition=%s --ntasks=1 --gpus=1 --time=1 --immediate=20 "
+    "timeout 50 srun --nodelist=%s --partition=%s --ntasks=1 --gres=%s:1 --time=1 --immediate=20 "
     "gpubed-rank sh -c 'echo \"$CUDA_VISIBLE_DEVICES|$GPUBED_DEVICE_NAME\"'"
 )
 _IDS = ("slurm.munge", "slurm.node", "slurm.gpus", "slurm.step")
@@ -80,29 +82,43 @@ def _gpus(context: Context, node: Node, state: str, gres: str) -> Check:
     if not node.gpus:
         return Check(id="slurm.gpus", node=node.name, result="skip", reason="asks for no GPU")
     # Entries such as gpu:2 or gpu:nvidia_h100:2(S:0-1), separated by commas.
-    entries = [entry.split("(")[0].split(":") for entry in gres.split(",")]
-    count = sum(answers.whole(entry[-1]) or 0 for entry in entries if entry[0] == "gpu")
-    if count != node.gpus:
-        reason = "Slurm offers another number of GPUs than the node has"
+    found = Counter[str]()
+    for name, *words in (entry.split("(")[0].split(":") for entry in gres.split(",")):
+        found[name] += answers.whole(words[-1]) or 0 if words else 0
+    # Who asks for a GPU gets no slice of one: these have a name of their own.
+    facts, kind, wanted = context.facts[node.name], "gpu", {"gpu": node.gpus}
+    if node.mig and facts:
+        gpus = facts.gpus[: node.gpus]
+        count = sum(mig_profiles(gpu.title).get(node.mig, 1) for gpu in gpus)
+        kind, wanted = "slice", {"slice": count}
+    elif node.shards:
+        kind, wanted = "shard", {"gpu": node.gpus, "shard": node.gpus * node.shards}
+    if found != wanted:
+        reason = f"Slurm offers {gres}, and not {_listed(wanted)}"
     else:
-        reason = _gpu_job(context, node) if state == "idle" else ""
-    tried = f"a job with one GPU computes{'' if state == 'idle' else f' (not tried: {state})'}"
-    return judged("slurm.gpus", node.name, reason, count, f"{node.gpus}; {tried}", "GPUs")
+        reason = _gpu_job(context, node, kind) if state == "idle" else ""
+    tried = f"a job with one {kind} computes{'' if state == 'idle' else f' (not tried: {state})'}"
+    limit = f"{_listed(wanted)}; {tried}"
+    return judged("slurm.gpus", node.name, reason, found[kind], limit, f"{kind}s")
 
 
-def _gpu_job(context: Context, node: Node) -> str:
+def _listed(counts: Mapping[str, int]) -> str:
+    return ",".join(f"{name}:{count}" for name, count in counts.items())
+
+
+def _gpu_job(context: Context, node: Node, kind: str) -> str:
     service = context.plan.spec.services.slurm
     partition = service.partition_of([node.group]) if service else None
     if partition is None:
         return f"no partition has group {node.group}: see services.slurm.partitions"
-    done = context.head.run(_GPU_JOB, node.name, partition, check=False)
+    done = context.head.run(_GPU_JOB, node.name, partition, kind, check=False)
     if done.exit_code:
-        return f"a job with one GPU fails: {done.tail}"
+        return f"a job with one {kind} fails: {done.tail}"
     visible, _, device = done.stdout.strip().partition("|")
-    if len(visible.split(",")) != 1 or not visible:
-        return f"a job with one GPU sees {visible or 'none'}"
+    if len(visible.split(",")) != 1 or not visible or (kind == "slice" and visible[:4] != "MIG-"):
+        return f"a job with one {kind} sees {visible or 'none'}"
     if not device.startswith("cuda") and node.name not in context.simulated:
-        return f"a job with one GPU computes on {device or 'nothing'}"
+        return f"a job with one {kind} computes on {device or 'nothing'}"
     return ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Literal
 
@@ -34,6 +35,15 @@ class Chip(BaseModel):
     compute_capability: str
 
 
+class Cut(BaseModel):
+    """The GPUs with a name in which `name`, a pattern, is found."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    profiles: dict[str, int]  # how many slices of a MIG profile a GPU has room for
+
+
 class Table(BaseModel):
     """The part of the file that gpubed reads."""
 
@@ -45,6 +55,7 @@ class Table(BaseModel):
     nvlink5: frozenset[str]  # chips whose NVSwitches are not on the PCI bus
     nvlink5_board: int  # how many of these are on a baseboard with NVSwitches
     nvswitches: tuple[str, ...]  # PCI device ids of NVSwitches that need Fabric Manager
+    mig: tuple[Cut, ...]  # GPUs that can be cut; of several that fit, the first counts
     chips: tuple[Chip, ...]  # by device id; of several that fit, the first counts
 
 
@@ -53,6 +64,12 @@ def table() -> Table:
     """Return the content of the file."""
     path = assets() / "roles" / "hardware" / "files" / "nvidia-gpus.json"
     return reading.file(path).json(Table)
+
+
+def mig_profiles(name: str) -> dict[str, int]:
+    """Return how many slices of each MIG profile a GPU has room for, by its name."""
+    fitting = (cut.profiles for cut in table().mig if re.search(cut.name, name))
+    return next(fitting, {})
 
 
 def chip_of(device_id: str) -> Chip | None:

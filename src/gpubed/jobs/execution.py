@@ -177,7 +177,8 @@ def _foresee(cluster: Cluster, request: Request, run_id: str = "") -> _Run:
     if not ranks:
         raise UsageError(
             f"cluster {cluster.name} has no node that ranks could start on",
-            f"gpubed health {cluster.name}; beside nodes with GPUs, nodes without start no ranks",
+            f"gpubed health {cluster.name}; beside nodes with GPUs, nodes without start no ranks; "
+            "parts of GPUs (mig, shards) are for jobs in Slurm: srun --gres=slice:1 or shard:1",
         )
     run_id = run_id or name_run(request.job)
     planned = Record(

@@ -53,6 +53,8 @@ class Node(_Model):
         1  # ranks that a job starts here; 0 on a node without GPUs if other nodes have some
     )
     gpus: int = 0  # number of requested GPUs
+    mig: str | None = None  # the MIG profile that each is cut into
+    shards: int | None = None  # how many jobs may share each
     via: tuple[Hop, ...] = ()  # hops to the node, in the order of connecting
 
     @property

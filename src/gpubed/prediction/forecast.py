@@ -83,6 +83,8 @@ def _asked(plan: ClusterPlan, experiment: Experiment) -> Questions:
     network = plan.spec.networks.experiment
     computing = [node for node in plan.nodes if node.slots]
     ranks = sorted({node.slots for node in computing})
+    if not ranks:
+        raise UsageError("all GPUs are cut or shared", "leave mig or shards out of one group")
     if len(ranks) > 1:
         raise UsageError(
             f"nodes have from {ranks[0]} to {ranks[-1]} ranks", "give all as many GPUs"

@@ -252,6 +252,7 @@ def _problems(spec: ClusterSpec, document: yaml_lines.Located, judge: Judge) -> 
         *_with_controls(document.data),
         *_gpus_without_recipe(spec),
         *_simulations_elsewhere(spec),
+        *_parts_for_nobody(spec),
         *_ineffective_lease(spec),
     ]
     judged = list(judge(spec))
@@ -340,10 +341,21 @@ def _with_controls(value: Any, at: tuple[str | int, ...] = ()) -> Iterator[Probl
 
 
 def _gpus_without_recipe(spec: ClusterSpec) -> Iterator[Problem]:
-    asking = [group.name for group in spec.nodes if group.gpus]
+    asking = [group.name for group in spec.nodes if group.gpus.per_node]
     if asking and not recipe.load(spec.recipe).gpus.architectures:
         message = f"{spec.recipe!r} uses no GPU, but {asking[0]!r} asks for some"
         yield Problem(("recipe",), message, f"allowed: {', '.join(recipe.with_gpus())}")
+
+
+def _parts_for_nobody(spec: ClusterSpec) -> Iterator[Problem]:
+    """Find GPUs that are cut or shared where nothing gives the parts to jobs."""
+    able = spec.services.slurm is not None and spec.backend.lends_nodes and spec.configure
+    for index, group in enumerate(spec.nodes):
+        if (group.gpus.mig or group.gpus.shards) and not able:
+            key = "mig" if group.gpus.mig else "shards"
+            message = "parts of GPUs are given to jobs by the Slurm of the cluster, and it has none"
+            instead = "set services.slurm: {}, on a testbed that lends nodes"
+            yield Problem(("nodes", index, "gpus", key), message, instead)
 
 
 @cache

@@ -43,7 +43,8 @@ class NodePlan(_Model):
 
     Attributes:
         slots: How many ranks a job starts on it: one per GPU. Nodes without GPUs have one slot
-            only if no node has GPUs, since Horovod cannot sum on CPUs and GPUs at once.
+            only if no node has GPUs, since Horovod cannot sum on CPUs and GPUs at once. GPUs that
+            are cut (`mig`) or shared (`shards`) have none: Slurm gives their parts to jobs.
         on_failure: What to do if the node fails; None if the cluster needs it.
     """
 
@@ -55,6 +56,8 @@ class NodePlan(_Model):
     experiment_address: IPv4Address | None
     machine: Machine
     gpus: int
+    mig: str | None = None
+    shards: int | None = None
     simulate: Simulation | None = None
     image: str
     slots: int
@@ -121,7 +124,7 @@ def plan(spec: ClusterSpec, around: Surroundings | None = None) -> ClusterPlan:
         free = testbed.chooses_mtu and "mtu" not in wanted.model_fields_set
         mtu = None if free else wanted.mtu
         experiment = NetworkPlan(subnet=subnet, mtu=mtu, rate_bps=wanted.rate_bps)
-    on_gpus = testbed.lends_nodes and any(group.gpus for group in spec.nodes)
+    on_gpus = testbed.lends_nodes and any(group.gpus.per_node for group in spec.nodes)
     nodes: list[NodePlan] = []
     for position, group in enumerate(spec.nodes):
         for index, name in enumerate(group.node_names):
@@ -135,10 +138,12 @@ def plan(spec: ClusterSpec, around: Surroundings | None = None) -> ClusterPlan:
                 control_address=control.network_address + offset,
                 experiment_address=experiment and experiment.subnet.network_address + offset,
                 machine=group.machine,
-                gpus=group.gpus,
+                gpus=group.gpus.per_node,
+                mig=group.gpus.mig,
+                shards=group.gpus.shards,
                 simulate=group.simulate,
                 image=group.image,
-                slots=group.gpus if on_gpus else max(1, group.gpus),
+                slots=group.gpus.whole if on_gpus else max(1, group.gpus.per_node),
                 on_failure=group.on_failure if is_spare else None,
             )
             nodes.append(node)

@@ -8,11 +8,20 @@ from __future__ import annotations
 from ipaddress import IPv4Address, IPv4Network, IPv6Network
 from itertools import combinations
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 from pydantic_core import PydanticKnownError
 
 from gpubed.core import wording
@@ -204,6 +213,42 @@ def _named(value: object) -> object:
     return {"model": value} if isinstance(value, str) else value
 
 
+class Gpus(Section):
+    """The GPUs of a node. Cut or shared, they are for jobs in Slurm that need a part of one."""
+
+    per_node: Whole = Field(ge=0, le=MOST_GPUS, description="GPUs per node")
+    mig: str | None = Field(
+        default=None,
+        pattern=wording.pattern(r"^[1-7]g\.[0-9]+gb$", "a profile of NVIDIA MIG, such as 1g.10gb"),
+        description="cuts each GPU into as many slices of this MIG profile as it has room for",
+    )
+    shards: WholeOrNone = Field(
+        default=None, ge=2, le=64, description="how many jobs may share each GPU; none is confined"
+    )
+
+    @property
+    def whole(self) -> int:
+        """How many GPUs a job can have as a whole through `gpubed run`."""
+        return 0 if self.mig or self.shards else self.per_node
+
+    @model_validator(mode="after")
+    def _one_way_of_parting(self) -> Self:
+        if self.mig and self.shards:
+            raise ValueError("mig and shards exclude each other: a slice is shared by nobody")
+        if (self.mig or self.shards) and not self.per_node:
+            raise ValueError("mig and shards need GPUs, and per_node is 0")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, handler: SerializerFunctionWrapHandler) -> Any:
+        # Specifications from before had a number only, and their digests stay.
+        return handler(self) if self.mig or self.shards else self.per_node
+
+
+def _counted(value: object) -> object:
+    return value if isinstance(value, dict | Gpus) else {"per_node": value}
+
+
 class NodeGroup(Section):
     """Nodes of one kind, named `<name>-0`, and so on."""
 
@@ -218,10 +263,8 @@ class NodeGroup(Section):
         "the next `up`, `leave_out` does not",
     )
     machine: Machine = Machine()
-    gpus: Whole = Field(
-        default=0,
-        ge=0,
-        le=MOST_GPUS,
+    gpus: Annotated[Gpus, BeforeValidator(_counted, json_schema_input_type=Gpus | int)] = Field(
+        default=Gpus(per_node=0),
         description="GPUs per node; jobs start no ranks on a group without GPUs if other groups "
         "have some",
     )
@@ -256,10 +299,11 @@ class NodeGroup(Section):
     def _simulates_what_it_asks_for(self) -> Self:
         if self.simulate is None:
             return self
-        if self.gpus == 0:
+        gpus = self.gpus.per_node
+        if gpus == 0:
             raise ValueError("simulate needs GPUs, and gpus is 0")
-        if self.simulate.gpus is not None and self.simulate.gpus < self.gpus:
-            raise ValueError(f"simulate.gpus is {self.simulate.gpus}, less than gpus ({self.gpus})")
+        if self.simulate.gpus is not None and self.simulate.gpus < gpus:
+            raise ValueError(f"simulate.gpus is {self.simulate.gpus}, less than gpus ({gpus})")
         return self
 
 

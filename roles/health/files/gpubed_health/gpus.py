@@ -79,6 +79,9 @@ def gpus(expected: dict[str, Any], memory: dict[str, Any]) -> Iterator[str]:
         yield f"{len(rows)} GPUs answer, {expected['gpus']} are expected"
     found = [dict(zip((*FIELDS, *SLOWED), row, strict=True)) for row in rows]
     cut, actions = _cut(), _actions()
+    for index in [] if expected.get("mig") else sorted(cut):
+        off = f"sudo nvidia-smi -i {index} -mig 0"
+        yield f"GPU {index} has MIG on, so that nothing can use it whole: {off}"
     # With contained errors (Xid 94), GPUs stay in use unless the driver asks for an action.
     content = {gpu["pci.bus_id"] for gpu in found if actions.get(gpu["index"]) == "None"}
     for gpu in found:
@@ -137,9 +140,6 @@ def _judge(gpu: dict[str, str], cut: set[str], content: set[str]) -> Iterator[st
         (pending, pending in ("Yes", "No", *ABSENT)),
         *((gpu[reason], gpu[reason] in ("Active", "Not Active", *ABSENT)) for reason in SLOWED),
     ]
-    if gpu["index"] in cut:
-        off = f"sudo nvidia-smi -i {gpu['index']} -mig 0"
-        yield f"GPU {gpu['index']} has MIG on, so that nothing can use it whole: {off}"
     for cell in dict.fromkeys(cell for cell, right in answers if not right):
         yield f"{name} answers {cell} instead of figures"
     reset = gpu["pci.bus_id"] not in content

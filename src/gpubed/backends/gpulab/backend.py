@@ -70,13 +70,13 @@ class GpulabBackend(JobBackend):
 
 def _nodes(spec: ClusterSpec) -> Iterator[Problem]:
     if Config.of(spec.backend).jobs == "one" and spec.count > 1:
-        gpus = sum(group.count * max(1, group.gpus) for group in spec.nodes)
+        gpus = sum(group.count * max(1, group.gpus.per_node) for group in spec.nodes)
         one = f"one node with gpus: {gpus} for one world; " if gpus <= MOST_GPUS else ""
         trials = f"backend.jobs: trials for {spec.count} worlds, one per job"
         yield Problem(("nodes",), _APART.format(count=spec.count), one + trials)
-    first = spec.nodes[0].gpus
+    first = spec.nodes[0].gpus.per_node
     for position, group in enumerate(spec.nodes):
-        if group.gpus != first:
+        if group.gpus.per_node != first:
             why = "trials of different sizes have no mean"
             yield Problem(("nodes", position, "gpus"), why, f"{first}, as in the first group")
         try:

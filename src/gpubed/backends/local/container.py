@@ -138,7 +138,7 @@ def warnings(spec: ClusterSpec) -> list[str]:
         open_nodes = [] if why else _not_confined(spec)
     asked = {
         "services.docker": spec.services.docker is not None,
-        "nodes[].gpus": any(group.gpus and not group.simulate for group in spec.nodes),
+        "nodes[].gpus": any(group.gpus.per_node and not group.simulate for group in spec.nodes),
         "nodes[].simulate": any(group.simulate for group in spec.nodes),
     }
     needs = [f"this machine confines none: {why}"] if why else [key for key in asked if asked[key]]

@@ -12,7 +12,7 @@ from gpubed.core.errors import GpubedError
 from gpubed.core.text import nearest_name
 from gpubed.hardware import nvidia_driver
 from gpubed.hardware.facts import Facts
-from gpubed.hardware.table import chip_of
+from gpubed.hardware.table import chip_of, mig_profiles
 from gpubed.recipes import recipe
 from gpubed.spec.clusterspec import ClusterSpec, Problem
 from gpubed.spec.sections import NodeGroup
@@ -74,7 +74,7 @@ def _virtual(spec: ClusterSpec) -> Iterator[Problem]:
             "any, which gives them Soft-RoCE",
         )
     for index, group in enumerate(spec.nodes):
-        if group.gpus and not group.simulate:
+        if group.gpus.per_node and not group.simulate:
             yield Problem(
                 ("nodes", index, "gpus"),
                 "virtual machines of this backend get no GPU",
@@ -100,10 +100,12 @@ def _group(index: int, group: NodeGroup) -> Iterator[Problem]:
 
 def _gpus(spec: ClusterSpec) -> Iterator[Problem]:
     groups = enumerate(spec.nodes)
-    wanted = [(index, group) for index, group in groups if group.gpus and not group.simulate]
+    wanted = [
+        (index, group) for index, group in groups if group.gpus.per_node and not group.simulate
+    ]
     if not wanted:
         return
-    total, there = sum(group.gpus * group.count for _, group in wanted), gpus()
+    total, there = sum(group.gpus.per_node * group.count for _, group in wanted), gpus()
     usable = there if has_gpu_runtime() else 0
     if total > usable:
         yield Problem(
@@ -152,6 +154,11 @@ def _simulated(spec: ClusterSpec) -> Iterator[Problem]:
                 f"{model.most} at most",
             )
         yield from _served(index, model, spec)
+        mig, known_profiles = group.gpus.mig, mig_profiles(model.name)
+        if mig and mig not in known_profiles:
+            why = "has no such MIG profile" if known_profiles else "cannot be cut: it has no MIG"
+            instead = ", ".join(known_profiles) or "shards: N, by which jobs share a GPU"
+            yield Problem(("nodes", index, "gpus", "mig"), f"{model.model} {why}", instead)
     yield from _common_driver(spec, known)
 
 
@@ -178,7 +185,7 @@ def _common_driver(spec: ClusterSpec, known: Mapping[int, Model]) -> Iterator[Pr
         node = f"{group.name}-0"
         facts[node] = facts_of(model, min(_count(group), model.most))
         if not recipe.why_not(chosen, model.compute_capability):
-            asked[node], images[node] = group.gpus, group.image
+            asked[node], images[node] = group.gpus.per_node, group.image
     served = {node: facts[node] for node in asked}
     wanted = nvidia_driver.Wanted.of(chosen.cuda, chosen.gpus.driver)
     try:
@@ -217,4 +224,4 @@ def facts_of(model: Model, gpus: int) -> Facts:
 
 
 def _count(group: NodeGroup) -> int:
-    return (group.simulate and group.simulate.gpus) or group.gpus
+    return (group.simulate and group.simulate.gpus) or group.gpus.per_node

@@ -96,7 +96,7 @@ class Needs(NetworkOptions, _Model):
             GroupNeeds(
                 name=group.name,
                 count=group.count,
-                gpus=group.gpus,
+                gpus=group.gpus.per_node,
                 image=config.images.get(group.image, group.image),
                 server=config.server(group.name),
             )

@@ -45,7 +45,7 @@ def options(spec: ClusterSpec, nodes: int) -> list[str]:
         "ntasks-per-node": 1,
         "cpus-per-task": math.ceil(group.machine.cpus or 1),
         "mem": f"{math.ceil(memory / 2**20)}M" if memory else None,
-        "gres": f"gpu:{group.gpus}" if group.gpus else None,
+        "gres": f"gpu:{group.gpus.per_node}" if group.gpus.per_node else None,
         "time": math.ceil(spec.lease.duration / 60),
     }
     return [f"--{name}={value}" for name, value in values.items() if value is not None]

@@ -88,7 +88,7 @@ class _Run:
             "GPUBED_SHARED": root,
             "GPUBED_DATASETS": f"{root}/datasets",
             "GPUBED_SCRATCH": "",
-            "GPUBED_GPUS": str(self._spec.nodes[0].gpus),
+            "GPUBED_GPUS": str(self._spec.nodes[0].gpus.per_node),
             **task.environment,
         }
         if kept := environment.get("GPUBED_CHECKPOINTS"):

@@ -103,7 +103,7 @@ def _findings(spec: ClusterSpec, answers: dict[str, str]) -> list[Finding]:
     if not version.startswith("slurm"):
         why = f"no sbatch there: {version}"
         return [Finding("slurm.commands", False, why, f"another backend.login; or {on_path}")]
-    option, why = queue.refused(config, spec.nodes[0].gpus, answers)
+    option, why = queue.refused(config, spec.nodes[0].gpus.per_node, answers)
     test = answers["test"].splitlines()
     if not why and not any(" to start at " in line for line in test):
         option, why = "job", f"Slurm would refuse the job: {queue.refusal(test)}"

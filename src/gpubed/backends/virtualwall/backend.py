@@ -48,7 +48,7 @@ class VirtualWallBackend(Backend):
             elif wanted.machines and len(wanted.machines) != group.count:
                 said = f"names {len(wanted.machines)} machines for {group.count} nodes"
                 found.append(Problem((*path, "machines"), said, "one per node"))
-            if group and group.gpus and wanted.sliver == "emulab-xen":
+            if group and group.gpus.per_node and wanted.sliver == "emulab-xen":
                 said = "a virtual machine has no GPU"
                 found.append(Problem((*path, "sliver"), said, "allowed: raw-pc"))
         if spec.storage.shared.provider == "volume" and config.shared_folder is None:

@@ -27,7 +27,8 @@ _SOURCES = Path("/usr/src")
 _LIBRARY = Path("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1")
 _PROC = bus.PROC / "nvidia"
 _NVML = node.RUN / "nvml"
-_MAJOR, _UVM_MAJOR, _CONTROL = 195, 511, 255
+_MAJOR, _UVM_MAJOR, _CAPS_MAJOR, _CONTROL = 195, 511, 510, 255
+_MIG_MINORS = bus.PROC / "nvidia-caps/mig-minors"
 _HOLDERS = ("nvidia-persistenced.service", "nvidia-fabricmanager.service")
 
 
@@ -119,7 +120,8 @@ def unload() -> None:
     bus.bind([gpu["pci"] for gpu in node.simulated()["gpus"]], None)
     shutil.rmtree(_PROC, ignore_errors=True)
     for path in Path("/dev").glob("nvidia*"):
-        path.unlink()
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    shutil.rmtree(_MIG_MINORS.parent, ignore_errors=True)
     tell_nvml()
 
 
@@ -174,11 +176,26 @@ def _device_files(found: Mapping[str, Any]) -> None:
     numbers = {f"nvidia{gpu['minor']}": (_MAJOR, gpu["minor"]) for gpu in found["gpus"]}
     numbers |= {"nvidiactl": (_MAJOR, _CONTROL)}
     numbers |= {"nvidia-uvm": (_UVM_MAJOR, 0), "nvidia-uvm-tools": (_UVM_MAJOR, 1)}
+    if found["model"]["mig"]:
+        numbers |= _caps(found)
     for name, number in numbers.items():
         path = Path("/dev") / name
+        path.parent.mkdir(exist_ok=True)
         path.unlink(missing_ok=True)
         os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(*number))
         path.chmod(0o666)
+
+
+def _caps(found: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    """Number the device files of MIG instances, as the driver does; here all are there at once."""
+    minors = {}
+    for gpu in found["gpus"]:
+        for instance in range(15):
+            first = 3 + 135 * gpu["minor"] + 9 * instance
+            minors[f"gpu{gpu['minor']}/gi{instance}/access"] = first
+            minors[f"gpu{gpu['minor']}/gi{instance}/ci0/access"] = first + 1
+    node.write(_MIG_MINORS, "".join(f"{name} {minor}\n" for name, minor in minors.items()))
+    return {f"nvidia-caps/nvidia-cap{minor}": (_CAPS_MAJOR, minor) for minor in minors.values()}
 
 
 def _is_ours(path: Path) -> bool:
