@@ -13,7 +13,7 @@ from gpubed.nodes.allocation import Cluster
 from gpubed.testbeds import registry
 from gpubed.testbeds.base import JobBackend
 
-STATUS = "status"
+STATUS, HUB = "status", "hub"
 _PAGE = "/gpubed/status"
 _TIMEOUT = 10.0
 
@@ -23,15 +23,19 @@ def urls(cluster: Cluster) -> list[dict[str, str]]:
     spec, backend = cluster.plan.spec, registry.backend(cluster.plan.backend)
     if isinstance(backend, JobBackend):
         return [{"name": name, "url": url} for name, url in backend.links(spec).items()]
-    if spec.services.jupyterlab is None:
+    if not (spec.services.jupyterlab or spec.services.hub):
         return []
     # A head behind other hosts is reached through the tunnel of `gpubed open`.
     head = cluster.allocation.head
     host = "localhost" if head.via else head.control_address
-    base = f"https://{host}:{jupyterlab_port.port(cluster)}"
-    services = [{"name": "jupyterlab", "url": f"{base}/lab"}]
-    if spec.services.monitoring:
-        services.append({"name": STATUS, "url": f"{base}{_PAGE}"})
+    services = list[dict[str, str]]()
+    if spec.services.jupyterlab:
+        base = f"https://{host}:{jupyterlab_port.port(cluster)}"
+        services.append({"name": "jupyterlab", "url": f"{base}/lab"})
+        if spec.services.monitoring:
+            services.append({"name": STATUS, "url": f"{base}{_PAGE}"})
+    if spec.services.hub:
+        services.append({"name": HUB, "url": f"https://{host}:{spec.services.hub.port}/"})
     return services
 
 
@@ -45,6 +49,8 @@ def token_url(cluster: Cluster, name: str = "jupyterlab") -> str:
     if services and not cluster.allocation.nodes and name != STATUS:
         return services[0]["url"]  # the testbed's own notebooks have their own login
     for service in services:
+        if service["name"] == name == HUB:
+            return service["url"]
         if service["name"] == name:
             return f"{service['url']}?token={secret.text(cluster.paths.jupyterlab_token)}"
     cluster.allocation.require_nodes()
@@ -52,6 +58,10 @@ def token_url(cluster: Cluster, name: str = "jupyterlab") -> str:
         raise GpubedError(
             f"cluster {cluster.name} is not monitored",
             f"set 'monitoring: {{}}' under services in cluster.yml, then: gpubed up {cluster.name}",
+        )
+    if name == HUB:
+        raise GpubedError(
+            f"cluster {cluster.name} has no JupyterHub", "set services.hub in cluster.yml"
         )
     raise GpubedError(
         f"cluster {cluster.name} has no JupyterLab", "set services.jupyterlab in cluster.yml"
@@ -62,7 +72,7 @@ def answers(cluster: Cluster) -> dict[str, str]:
     """Return the fault of each service by name, empty if it answers."""
     faults = {}
     requests = {"jupyterlab": jupyterlab_status, STATUS: page_status}
-    for name in (service["name"] for service in urls(cluster)):
+    for name in requests.keys() & {service["name"] for service in urls(cluster)}:
         try:
             status = requests[name](cluster)
             faults[name] = "" if status == http.HTTPStatus.OK else f"{name} answers {status}"

@@ -518,6 +518,15 @@ class Hub(Section):
     """JupyterHub on the head: each researcher's JupyterLab is a Slurm job."""
 
     port: Whole = Field(default=8000, ge=1024, le=65535)
+    idle: Seconds = Field(
+        default=3600.0, ge=60, description="without use; then a researcher's server is stopped"
+    )
+    admins: tuple[str, ...] = Field(
+        default=(), description="researchers who see all servers and may stop them"
+    )
+    sources: tuple[Network, ...] = Field(
+        default=(), description="networks that may connect; by default the controller's address"
+    )
 
 
 class Tracking(Section):
@@ -550,6 +559,17 @@ class Services(Section):
     tracking: Tracking | None = None
     streams: Streams | None = None
     serving: Serving | None = None
+
+    @model_validator(mode="after")
+    def _hub_has_researchers(self) -> Self:
+        if self.hub is None:
+            return self
+        if self.slurm is None:
+            raise ValueError("hub needs slurm, whose users log in and whose jobs are their servers")
+        unknown = sorted(set(self.hub.admins) - {user.name for user in self.slurm.users})
+        if unknown:
+            raise ValueError(f"hub.admins: {unknown[0]!r} is not one of slurm.users")
+        return self
 
 
 class Packages(Section):

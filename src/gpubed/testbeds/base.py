@@ -429,7 +429,7 @@ class JobBackend(Backend):
         if spec.networks.experiment:
             why = f"{self.name} has no network to declare: jobs use its own"
             found.append(Problem(("networks", "experiment"), why, "leave networks out"))
-        for service in ("docker", "monitoring", "slurm"):
+        for service in ("docker", "monitoring", "slurm", "hub"):
             if getattr(spec.services, service) is not None:
                 why = f"{self.name} lends no nodes to run it on"
                 found.append(Problem(("services", service), why, "leave it out"))

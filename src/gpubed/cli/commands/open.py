@@ -12,7 +12,7 @@ from gpubed.access import browser, certificate, services, tensorboard, tunnel
 from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.configuration import jupyterlab_port, unfinished
-from gpubed.core.errors import PrerequisiteMissing
+from gpubed.core.errors import PrerequisiteMissing, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.engines import interruption
 from gpubed.nodes.allocation import Cluster
@@ -26,6 +26,7 @@ _PAGE = "open.html"
 def command(
     name: ClusterName,
     status: bool = Option(False, "--status", help="The status page instead of JupyterLab."),
+    hub: bool = Option(False, "--hub", help="JupyterHub, where researchers log in."),
     curves: bool = Option(False, "--tensorboard", help="TensorBoard over all runs, until Ctrl-C."),
     print_url: bool = Option(False, "--print", help="Print the URL with its token, open nothing."),
     by_tunnel: bool = Option(
@@ -36,7 +37,7 @@ def command(
     ),
     as_json: Json = False,
 ) -> int:
-    """Open JupyterLab, TensorBoard or the status page in the browser.
+    """Open JupyterLab, JupyterHub, TensorBoard or the status page.
 
     Through a tunnel where one is needed.
     """
@@ -44,18 +45,23 @@ def command(
     cluster = load_cluster(paths)
     plan, allocation = cluster.plan, cluster.allocation
     if how_to_trust:
-        return _show_how_to_trust(ui, cluster)
+        return _show_how_to_trust(ui, cluster, hub=hub)
     unfinished.require_configured(cluster)
     if curves:
         return _open_tensorboard(ui, cluster, show=print_url or as_json)
     if not status:
         unfinished.require_none(paths)
-    service = services.STATUS if status else "jupyterlab"
+    service = services.STATUS if status else services.HUB if hub else "jupyterlab"
     url = services.token_url(cluster, service)
     lab = plan.spec.services.jupyterlab
     port = jupyterlab_port.port(cluster) if lab and allocation.nodes else 0
-    again = f"gpubed open {paths.name}{' --status' if status else ''}"
+    if hub and plan.spec.services.hub:
+        port = plan.spec.services.hub.port
+        ui.note(f"first passwords, a file for each researcher: {paths.hub_passwords}", whole=True)
+    again = f"gpubed open {paths.name}{' --status' if status else ' --hub' if hub else ''}"
     if by_tunnel:
+        if hub:
+            raise UsageError("JupyterHub answers over TLS alone", f"{again} --trust")
         allocation.require_nodes()
         interruption.end_quietly()
         with _page_removed(paths), tunnel.through_ssh(cluster, port) as way:
@@ -74,6 +80,8 @@ def command(
         ui.note(
             "the certificate is the cluster's own: 'gpubed open"
             f" {paths.name} --trust' makes it known, '--tunnel' needs none"
+            if not hub
+            else f"the certificate is the cluster's own: '{again} --trust' makes it known"
         )
     if not hidden_port:
         _show(paths, url, again)
@@ -115,12 +123,14 @@ def _page_removed(paths: ClusterPaths) -> Iterator[None]:
         (paths.secrets / _PAGE).unlink(missing_ok=True)
 
 
-def _show_how_to_trust(ui: UI, cluster: Cluster) -> int:
-    trusted = certificate.authority(cluster.paths.jupyterlab_certificate, cluster.allocation.head)
+def _show_how_to_trust(ui: UI, cluster: Cluster, *, hub: bool) -> int:
+    paths = cluster.paths
+    kept = paths.hub_certificate if hub else paths.jupyterlab_certificate
+    trusted = certificate.authority(kept, cluster.allocation.head)
     steps = certificate.steps(cluster.name, trusted)
     document = {"certificate": trusted.certificate, "sha256": trusted.sha256, "systems": steps}
     ui.document("open", document)
-    ui.say(f"{trusted.certificate} vouches for JupyterLab of {cluster.name} and for nothing else:")
+    ui.say(f"{trusted.certificate} vouches for Jupyter{'Hub' if hub else 'Lab'} of {cluster.name} and for nothing else:")
     ui.say(f"it is limited to {', '.join(trusted.names)}.")
     ui.say(f"SHA-256 {trusted.sha256}")
     ui.say("Copy it to the machine that has the browser, then there:")
