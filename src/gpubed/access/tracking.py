@@ -12,7 +12,8 @@ import json
 import re
 import ssl
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -132,6 +133,16 @@ def end(
         _call(cluster, "runs/update", run_id=run, status=_STATES[state], end_time=at)
     except (GpubedError, OSError) as error:
         _warn(cluster, error)
+
+
+@contextmanager
+def interrupted(cluster: Cluster, run: str) -> Iterator[None]:
+    """End a run of MLflow as interrupted if the body raises."""
+    try:
+        yield
+    except BaseException:
+        end(cluster, run, "interrupted")
+        raise
 
 
 def _artifact(cluster: Cluster, run: str, file: Path) -> None:

@@ -22,7 +22,9 @@ _LIST = """%s/env/current/bin/python -I -c '
 import json, sysconfig
 from importlib.metadata import distributions
 from packaging.markers import default_environment
-packages = {found.metadata["Name"]: found.version for found in distributions(path=[sysconfig.get_path("purelib")])}
+# Not those that a service adds through a .pth file.
+own = distributions(path=[sysconfig.get_path("purelib")])
+packages = {found.metadata["Name"]: found.version for found in own}
 print(json.dumps({"packages": packages, "environment": default_environment()}))'"""
 _SHOWN = 3
 _IDS = ("recipe.gpus", "recipe.driver")

@@ -314,8 +314,8 @@ class _Run:
                 environment = self._add_packages(terms, place, launch.folder)
                 launch.environment["GPUBED_PYTHON"] = environment
             launch = replace(launch, unwanted=terms.unwanted)
-            if tracked := self._track(head, terms, environment):
-                launch.environment["MLFLOW_RUN_ID"] = tracked
+            tracked = self._track(head, terms, environment)
+            launch.environment.update({"MLFLOW_RUN_ID": tracked} if tracked else {})
             if (links := self.cluster.allocation.experiment) and links.rate_bps:
                 launch.environment["GPUBED_RATE_BPS"] = str(links.rate_bps)
             allocation = self.cluster.allocation
@@ -331,11 +331,8 @@ class _Run:
                 for place in stalls.news():
                     keep(place)
 
-            try:
+            with tracking.interrupted(self.cluster, tracked):
                 code = launcher.run(self.cluster, launch, hear)
-            except BaseException:
-                tracking.end(self.cluster, tracked, "interrupted")
-                raise
             unwanted = terms.unwanted()  # once: the answer may change later
         # A new connection: the first one may have ended with the job, or long before.
         with SSH(self.cluster.allocation.head, self.cluster.paths) as head:
@@ -349,8 +346,8 @@ class _Run:
         # A job may exit with 0 because it was ended; with metrics, it was done before.
         result.completed = not code and bool(result.metrics or not unwanted)
         result.interrupted = bool(not result.completed and unwanted and terms.was_well())
-        rows = result.rows() if tracked else ()
-        tracking.end(self.cluster, tracked, result.status, rows, why="; ".join(result.failures))
+        why = "; ".join(result.failures)
+        tracking.end(self.cluster, tracked, result.status, result.rows(), why=why)
         return result
 
     def _track(self, head: SSH, terms: Terms, environment: str) -> str:

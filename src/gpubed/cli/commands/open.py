@@ -44,7 +44,7 @@ def command(
     """
     ui, paths = UI(as_json), find(name)
     cluster = load_cluster(paths)
-    plan, allocation = cluster.plan, cluster.allocation
+    allocation = cluster.allocation
     authority = tracking.certificate(cluster) if runs else paths.jupyterlab_certificate
     if how_to_trust:
         return _show_how_to_trust(ui, cluster, authority)
@@ -55,13 +55,9 @@ def command(
         unfinished.require_none(paths)
     service = services.TRACKING if runs else services.STATUS if status else "jupyterlab"
     url = services.token_url(cluster, service)
-    lab = plan.spec.services.jupyterlab
-    port = jupyterlab_port.port(cluster) if lab and allocation.nodes and not runs else 0
-    port = tracking.port(cluster) if runs else port
+    port = _port(cluster, runs=runs)
     again = f"gpubed open {paths.name}{' --tracking' * runs or ' --status' * status}"
-    if runs:
-        head = f"gpubed ssh {paths.name} {allocation.head.name} -- cat .mlflow/credentials"
-        ui.note(f"log in as {tracking.ACCOUNT}: {head} shows the password; others have their own")
+    _tell_login(ui, cluster, runs=runs)
     if by_tunnel:
         allocation.require_nodes()
         interruption.end_quietly()
@@ -92,6 +88,23 @@ def command(
         ui.note("the tunnel to the head is open until Ctrl-C")
         way.wait(again)
     return 0
+
+
+def _port(cluster: Cluster, *, runs: bool) -> int:
+    """Return the port of MLflow or JupyterLab; 0 on a testbed that only runs jobs."""
+    if runs:
+        return tracking.port(cluster)
+    lab = cluster.plan.spec.services.jupyterlab
+    return jupyterlab_port.port(cluster) if lab and cluster.allocation.nodes else 0
+
+
+def _tell_login(ui: UI, cluster: Cluster, *, runs: bool) -> None:
+    """Say where the password for MLflow is."""
+    if runs:
+        look = (
+            f"gpubed ssh {cluster.name} {cluster.allocation.head.name} -- cat .mlflow/credentials"
+        )
+        ui.note(f"log in as {tracking.ACCOUNT}: {look} shows its password", whole=True)
 
 
 def _open_tensorboard(ui: UI, cluster: Cluster, *, show: bool) -> int:
