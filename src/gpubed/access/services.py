@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import http.client
 import ssl
+from dataclasses import dataclass
+from pathlib import Path
 
-from gpubed.access import tunnel
+from gpubed.access import tracking, tunnel
 from gpubed.configuration import jupyterlab_port
 from gpubed.core import secret
 from gpubed.core.errors import GpubedError
@@ -13,9 +15,31 @@ from gpubed.nodes.allocation import Cluster
 from gpubed.testbeds import registry
 from gpubed.testbeds.base import JobBackend
 
-STATUS, HUB = "status", "hub"
+STATUS, HUB, TRACKING = "status", "hub", "tracking"
+# What each is called, and its key in the specification.
+_PRODUCTS = {
+    "jupyterlab": ("JupyterLab", "jupyterlab"),
+    STATUS: ("status page", "monitoring"),
+    HUB: ("JupyterHub", "hub"),
+    TRACKING: ("MLflow", "tracking"),
+}
 _PAGE = "/gpubed/status"
 _TIMEOUT = 10.0
+
+
+@dataclass(frozen=True)
+class Entrance:
+    """How a browser gets into a service.
+
+    Attributes:
+        port: Its port on the head; 0 on a testbed that only runs jobs.
+        certificate: The certificate of the authority that signed its own, on the controller.
+        login: Where the login is; empty if the URL has a token.
+    """
+
+    port: int
+    certificate: Path
+    login: str = ""
 
 
 def urls(cluster: Cluster) -> list[dict[str, str]]:
@@ -23,8 +47,6 @@ def urls(cluster: Cluster) -> list[dict[str, str]]:
     spec, backend = cluster.plan.spec, registry.backend(cluster.plan.backend)
     if isinstance(backend, JobBackend):
         return [{"name": name, "url": url} for name, url in backend.links(spec).items()]
-    if not (spec.services.jupyterlab or spec.services.hub):
-        return []
     # A head behind other hosts is reached through the tunnel of `gpubed open`.
     head = cluster.allocation.head
     host = "localhost" if head.via else head.control_address
@@ -36,6 +58,8 @@ def urls(cluster: Cluster) -> list[dict[str, str]]:
             services.append({"name": STATUS, "url": f"{base}{_PAGE}"})
     if spec.services.hub:
         services.append({"name": HUB, "url": f"https://{host}:{spec.services.hub.port}/"})
+    if spec.services.tracking:
+        services.append({"name": TRACKING, "url": f"https://{host}:{tracking.port(cluster)}/"})
     return services
 
 
@@ -49,29 +73,39 @@ def token_url(cluster: Cluster, name: str = "jupyterlab") -> str:
     if services and not cluster.allocation.nodes and name != STATUS:
         return services[0]["url"]  # the testbed's own notebooks have their own login
     for service in services:
-        if service["name"] == name == HUB:
+        if service["name"] == name and name in (HUB, TRACKING):  # they ask for a login
             return service["url"]
         if service["name"] == name:
             return f"{service['url']}?token={secret.text(cluster.paths.jupyterlab_token)}"
     cluster.allocation.require_nodes()
-    if name == STATUS and cluster.plan.spec.services.jupyterlab:
-        raise GpubedError(
-            f"cluster {cluster.name} is not monitored",
-            f"set 'monitoring: {{}}' under services in cluster.yml, then: gpubed up {cluster.name}",
-        )
-    if name == HUB:
-        raise GpubedError(
-            f"cluster {cluster.name} has no JupyterHub", "set services.hub in cluster.yml"
-        )
+    product, key = _PRODUCTS[name]
+    if name == STATUS and not cluster.plan.spec.services.jupyterlab:
+        product, key = _PRODUCTS["jupyterlab"]
     raise GpubedError(
-        f"cluster {cluster.name} has no JupyterLab", "set services.jupyterlab in cluster.yml"
+        f"cluster {cluster.name} has no {product}",
+        f"set '{key}: {{}}' under services in cluster.yml, then: gpubed up {cluster.name}",
     )
+
+
+def entrance(cluster: Cluster, name: str) -> Entrance:
+    """Return how a browser gets into a service that the cluster has."""
+    declared, paths = cluster.plan.spec.services, cluster.paths
+    if name == HUB and declared.hub:
+        login = f"first passwords, a file for each researcher: {paths.hub_passwords}"
+        return Entrance(declared.hub.port, paths.hub_certificate, login)
+    if name == TRACKING:
+        look = f"gpubed ssh {cluster.name} head -- cat .mlflow/credentials"
+        login = f"log in as {tracking.ACCOUNT}: '{look}' shows its password"
+        return Entrance(tracking.port(cluster), tracking.certificate(cluster), login)
+    has_lab = declared.jupyterlab and cluster.allocation.nodes
+    port = jupyterlab_port.port(cluster) if has_lab else 0
+    return Entrance(port, paths.jupyterlab_certificate)
 
 
 def answers(cluster: Cluster) -> dict[str, str]:
     """Return the fault of each service by name, empty if it answers."""
     faults = {}
-    requests = {"jupyterlab": jupyterlab_status, STATUS: page_status}
+    requests = {"jupyterlab": jupyterlab_status, STATUS: page_status, TRACKING: tracking.status}
     for name in requests.keys() & {service["name"] for service in urls(cluster)}:
         try:
             status = requests[name](cluster)

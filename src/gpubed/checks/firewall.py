@@ -106,8 +106,9 @@ def _allowed(context: Context, node: Node) -> set[int]:
     allowed = {node.port, *(opening.port for opening in spec.firewall.open)}
     if node.role == "head" and spec.services.jupyterlab:
         allowed.add(jupyterlab_port.port(context.cluster))
-    if node.role == "head" and spec.services.hub:
-        allowed.add(spec.services.hub.port)
+    if node.role == "head":
+        others = (spec.services.hub, spec.services.tracking)
+        allowed |= {service.port for service in others if service}
     return allowed
 
 

@@ -5,13 +5,14 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 from typer import Option
 
 from gpubed.access import browser, certificate, services, tensorboard, tunnel
 from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
-from gpubed.configuration import jupyterlab_port, unfinished
+from gpubed.configuration import unfinished
 from gpubed.core.errors import PrerequisiteMissing, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.engines import interruption
@@ -27,6 +28,7 @@ def command(
     name: ClusterName,
     status: bool = Option(False, "--status", help="The status page instead of JupyterLab."),
     hub: bool = Option(False, "--hub", help="JupyterHub, where researchers log in."),
+    tracking: bool = Option(False, "--tracking", help="MLflow: tracked runs and models."),
     curves: bool = Option(False, "--tensorboard", help="TensorBoard over all runs, until Ctrl-C."),
     print_url: bool = Option(False, "--print", help="Print the URL with its token, open nothing."),
     by_tunnel: bool = Option(
@@ -37,51 +39,35 @@ def command(
     ),
     as_json: Json = False,
 ) -> int:
-    """Open JupyterLab, JupyterHub, TensorBoard or the status page.
+    """Open JupyterLab, JupyterHub, MLflow, TensorBoard or the status page.
 
-    Through a tunnel where one is needed.
+    In the browser, and through a tunnel where one is needed.
     """
     ui, paths = UI(as_json), find(name)
     cluster = load_cluster(paths)
-    plan, allocation = cluster.plan, cluster.allocation
+    chosen = {services.STATUS: status, services.HUB: hub, services.TRACKING: tracking}
+    service = next((name for name, wanted in chosen.items() if wanted), "jupyterlab")
+    again = f"gpubed open {paths.name}{f' --{service}' * any(chosen.values())}"
+    entrance, allocation = services.entrance(cluster, service), cluster.allocation
     if how_to_trust:
-        return _show_how_to_trust(ui, cluster, hub=hub)
+        return _show_how_to_trust(ui, cluster, entrance.certificate)
     unfinished.require_configured(cluster)
     if curves:
         return _open_tensorboard(ui, cluster, show=print_url or as_json)
-    if not status:
+    if not (status or tracking):
         unfinished.require_none(paths)
-    service = services.STATUS if status else services.HUB if hub else "jupyterlab"
-    url = services.token_url(cluster, service)
-    lab = plan.spec.services.jupyterlab
-    port = jupyterlab_port.port(cluster) if lab and allocation.nodes else 0
-    if hub and plan.spec.services.hub:
-        port = plan.spec.services.hub.port
-        ui.note(f"first passwords, a file for each researcher: {paths.hub_passwords}", whole=True)
-    again = f"gpubed open {paths.name}{' --status' if status else ' --hub' if hub else ''}"
+    url, port = services.token_url(cluster, service), entrance.port
+    if entrance.login:
+        ui.note(entrance.login, whole=True)
     if by_tunnel:
-        if hub:
-            raise UsageError("JupyterHub answers over TLS alone", f"{again} --trust")
-        allocation.require_nodes()
-        interruption.end_quietly()
-        with _page_removed(paths), tunnel.through_ssh(cluster, port) as way:
-            _relay(ui, paths, url, way, f"{again} --tunnel", show=print_url or as_json)
-        return 0
+        return _open_by_tunnel(ui, cluster, entrance, url, again, show=print_url or as_json)
     hidden_port = port if allocation.nodes and allocation.head.via else 0
     if print_url or as_json:
-        words = tunnel.command(cluster, hidden_port, hidden_port) if hidden_port else None
-        ui.document("open", {"url": url, "tunnel": words})
-        if not as_json:
-            ui.raw(url + "\n")
-        if words:
-            ui.note(f"first: {shlex.join(words)}", whole=True)
-        return 0
+        return _print(ui, cluster, url, hidden_port)
     if allocation.nodes:
+        or_tunnel = "" if hub else ", '--tunnel' needs none"
         ui.note(
-            "the certificate is the cluster's own: 'gpubed open"
-            f" {paths.name} --trust' makes it known, '--tunnel' needs none"
-            if not hub
-            else f"the certificate is the cluster's own: '{again} --trust' makes it known"
+            f"the certificate is the cluster's own: '{again} --trust' makes it known{or_tunnel}"
         )
     if not hidden_port:
         _show(paths, url, again)
@@ -91,6 +77,29 @@ def command(
         _show(paths, url.replace(f":{hidden_port}/", f":{way.port}/", 1), again)
         ui.note("the tunnel to the head is open until Ctrl-C")
         way.wait(again)
+    return 0
+
+
+def _print(ui: UI, cluster: Cluster, url: str, hidden_port: int) -> int:
+    words = tunnel.command(cluster, hidden_port, hidden_port) if hidden_port else None
+    ui.document("open", {"url": url, "tunnel": words})
+    if not ui.as_json:
+        ui.raw(url + "\n")
+    if words:
+        ui.note(f"first: {shlex.join(words)}", whole=True)
+    return 0
+
+
+def _open_by_tunnel(
+    ui: UI, cluster: Cluster, entrance: services.Entrance, url: str, again: str, *, show: bool
+) -> int:
+    if again.endswith(f"--{services.HUB}"):
+        raise UsageError("JupyterHub answers over TLS alone", f"{again} --trust")
+    cluster.allocation.require_nodes()
+    interruption.end_quietly()
+    paths, again = cluster.paths, f"{again} --tunnel"
+    with _page_removed(paths), tunnel.through_ssh(cluster, entrance.port) as way:
+        _relay(ui, paths, entrance.certificate, url, way, again, show=show)
     return 0
 
 
@@ -123,14 +132,12 @@ def _page_removed(paths: ClusterPaths) -> Iterator[None]:
         (paths.secrets / _PAGE).unlink(missing_ok=True)
 
 
-def _show_how_to_trust(ui: UI, cluster: Cluster, *, hub: bool) -> int:
-    paths = cluster.paths
-    kept = paths.hub_certificate if hub else paths.jupyterlab_certificate
-    trusted = certificate.authority(kept, cluster.allocation.head)
+def _show_how_to_trust(ui: UI, cluster: Cluster, authority: Path) -> int:
+    trusted = certificate.authority(authority, cluster.allocation.head)
     steps = certificate.steps(cluster.name, trusted)
     document = {"certificate": trusted.certificate, "sha256": trusted.sha256, "systems": steps}
     ui.document("open", document)
-    ui.say(f"{trusted.certificate} vouches for Jupyter{'Hub' if hub else 'Lab'} of {cluster.name} and for nothing else:")
+    ui.say(f"{trusted.certificate} vouches for this page of {cluster.name} and for nothing else:")
     ui.say(f"it is limited to {', '.join(trusted.names)}.")
     ui.say(f"SHA-256 {trusted.sha256}")
     ui.say("Copy it to the machine that has the browser, then there:")
@@ -142,7 +149,14 @@ def _show_how_to_trust(ui: UI, cluster: Cluster, *, hub: bool) -> int:
 
 
 def _relay(
-    ui: UI, paths: ClusterPaths, url: str, way: tunnel.Tunnel, again: str, *, show: bool
+    ui: UI,
+    paths: ClusterPaths,
+    authority: Path,
+    url: str,
+    way: tunnel.Tunnel,
+    again: str,
+    *,
+    show: bool,
 ) -> None:
     def ready(port: int) -> None:
         local_url = re.sub(r"^https://[^/]+", f"http://{browser.ADDRESS}:{port}", url)
@@ -161,4 +175,4 @@ def _relay(
     reported: set[str] = set()
     service = (tunnel.LOCAL, way.port)
     require_way = partial(way.require_open, again)
-    browser.relay(paths.jupyterlab_certificate, service, ready, require_way, refused)
+    browser.relay(authority, service, ready, require_way, refused)
