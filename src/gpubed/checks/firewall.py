@@ -106,6 +106,8 @@ def _allowed(context: Context, node: Node) -> set[int]:
     allowed = {node.port, *(opening.port for opening in spec.firewall.open)}
     if node.role == "head" and spec.services.jupyterlab:
         allowed.add(jupyterlab_port.port(context.cluster))
+    if node.role == "head" and spec.services.serving:
+        allowed.add(spec.services.serving.port)
     return allowed
 
 

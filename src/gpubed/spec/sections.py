@@ -507,6 +507,16 @@ class Services(Section):
     streams: Streams | None = None
     serving: Serving | None = None
 
+    @model_validator(mode="after")
+    def _serving_has_what_it_needs(self) -> Self:
+        missing = [name for name in ("slurm", "tracking") if getattr(self, name) is None]
+        if self.serving and missing:
+            raise ValueError(
+                f"serving needs {' and '.join(missing)}: replicas are Slurm jobs, and models come "
+                f"from the tracking server; add '{missing[0]}: {{}}' under services"
+            )
+        return self
+
 
 class Packages(Section):
     """Which packages roles may change although gpubed did not install them."""
