@@ -214,7 +214,7 @@ async def main():
     """Runs until SIGTERM, or until the model breaks."""
     track, folder = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[1]).parents[1]
     replica = Replica(track, folder)
-    replica.note()
+    notes = asyncio.create_task(replica.notes())
     try:
         await replica.model.start()
     except (Broken, OSError) as error:
@@ -224,6 +224,8 @@ async def main():
     listener = socket.create_server(
         (track["addresses"][os.environ["SLURMD_NODENAME"]], 0), backlog=1024
     )
+    # Connections inherit it; asyncio sets it for sockets of its own only.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     replica.port = listener.getsockname()[1]
     app = Starlette(routes=pages(replica, (folder / "token").read_text().strip()))
     # HAProxy closes unused connections, and before this server does.
@@ -234,7 +236,6 @@ async def main():
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, replica.ended.set)
     tasks = [asyncio.create_task(replica.batches()), asyncio.create_task(server.serve([listener]))]
     replica.state = "ready"
-    tasks.append(asyncio.create_task(replica.notes()))
     scoring = None
     if track.get("source"):
         import stream  # loads NATS' client
@@ -252,7 +253,7 @@ async def main():
     server.should_exit = True
     await tasks[1]
     replica.state = "failed" if failed else "ended"
-    tasks[2].cancel()
+    notes.cancel()
     replica.note()
     replica.model.process.kill()
     sys.exit(replica.reason if failed else None)
