@@ -1,27 +1,41 @@
 """Scores a stream into another: a message is acknowledged after its result is stored.
 
-The replicas of a model share a durable consumer. Results carry the number of their message, by
-which the server drops a second one. A message that cannot be scored goes to the stream
-SOURCE-dead, with the reason.
+The replicas of a model share a durable consumer. A result carries the number of its message, by
+which the server drops a second one. A message that cannot be scored goes to the stream SOURCE-dead,
+with the reason.
 """
+
+from __future__ import annotations
 
 import asyncio
 import json
 import ssl
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import nats
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig
 from nats.js.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from replica import Replica
 
 AT_ONCE, LOOPS = 64, 2
 ACK_S, MOST_TRIES = 60, 5
 
 
-async def score(replica):
-    """Score until the replica ends."""
-    track = replica.track
-    source, target, dead = track["source"], track["target"], f"{track['source']}-dead"
+async def score(replica: Replica) -> None:
+    """Score until the replica ends; a replica whose streams do not answer at the start fails."""
+    try:
+        await _score(replica)
+    except Exception as error:
+        replica.fail(f"the streams {replica.track['source']}, {replica.track['target']}: {error!r}")
+
+
+async def _score(replica: Replica) -> None:
+    model, source = replica.track["model"], replica.track["source"]
     login = json.loads((Path.home() / ".config/gpubed/streams.json").read_text())
     connection = await nats.connect(
         login["url"],
@@ -30,58 +44,46 @@ async def score(replica):
         tls=ssl.create_default_context(cafile=login["ca"]),
         max_reconnect_attempts=-1,
     )
-    jets, durable = connection.jetstream(), f"serving-{track['model']}"
-    subjects = {name: await _subject(jets, name) for name in (target, dead)}
-    wanted = ConsumerConfig(durable_name=durable, ack_wait=ACK_S, max_ack_pending=10000)
-    await jets.add_consumer(source, wanted)
-    subscription = await jets.pull_subscribe_bind(durable=durable, stream=source)
+    jets, durable = connection.jetstream(), f"serving-{model}"
+    target, dead = [await _subject(jets, n) for n in (replica.track["target"], f"{source}-dead")]
+    await jets.add_consumer(source, ConsumerConfig(durable_name=durable, ack_wait=ACK_S))
+    pulled = await jets.pull_subscribe_bind(durable=durable, stream=source)
 
-    async def one(message):
-        number = message.metadata.sequence.stream
-        if message.metadata.num_delivered > MOST_TRIES:
-            status, reply = 500, b'{"error": "several replicas ended while they scored it"}'
-        else:
+    async def one(message: Msg) -> None:
+        number, tries = message.metadata.sequence.stream, message.metadata.num_delivered
+        status, reply = 500, b'{"error": "several replicas ended while they scored it"}'
+        if tries <= MOST_TRIES:
             status, reply = await replica.score(message.data, patient=True)
         if replica.state == "failed":
             return  # another replica gets it
-        headers = {
-            "Nats-Msg-Id": f"{track['model']}:{source}:{number}",
-            "Gpubed-Source": f"{source}:{number}",
-        }
-        if status == 200:
-            await jets.publish(subjects[target], reply, headers=headers)
-        else:
-            headers["Gpubed-Reason"] = " ".join(json.loads(reply)["error"].split())
-            await jets.publish(subjects[dead], message.data, headers=headers)
+        subject, data, why = target, reply, {}
+        if status != 200:
+            subject, data = dead, message.data
+            why = {"Gpubed-Reason": " ".join(json.loads(reply)["error"].split())}
+        whose = {"Nats-Msg-Id": f"{model}:{source}:{number}", "Gpubed-Source": f"{source}:{number}"}
+        await jets.publish(subject, data, headers={**whose, **why})
         await message.ack()
 
-    async def loop():
+    async def loop() -> None:
         while not replica.ended.is_set():
             try:
-                messages = await subscription.fetch(AT_ONCE, timeout=1)
+                messages = await pulled.fetch(AT_ONCE, timeout=1)
+                done = await asyncio.gather(*map(one, messages), return_exceptions=True)
+                # The server delivers again what was not acknowledged.
+                fault = next((error for error in done if error), None)
+                replica.reason = f"results are not stored: {fault!r}" if fault else ""
+                replica.pending = (await pulled.consumer_info()).num_pending
             except nats.errors.TimeoutError:
-                messages = []
-            done = await asyncio.gather(*map(one, messages), return_exceptions=True)
-            # What was not stored is delivered again.
-            fault = next((error for error in done if error), None)
-            replica.reason = f"results are not stored: {fault}" if fault else ""
-            replica.pending = (await subscription.consumer_info()).num_pending
+                replica.pending = 0
 
     await asyncio.gather(*(loop() for _ in range(LOOPS)))
-    await connection.close()
+    await connection.drain()
 
 
-async def _subject(jets, name):
-    """Return the subject of a stream, which is made if there is none."""
+async def _subject(jets: JetStreamContext, name: str) -> str:
+    """Return a subject of a stream, which is made if there is none."""
     try:
-        subjects = (await jets.stream_info(name)).config.subjects or [name]
+        info = await jets.stream_info(name)
     except NotFoundError:
-        subjects = (await jets.add_stream(name=name, subjects=[name])).config.subjects
-    return subjects[0].replace(">", "scored").replace("*", "scored")
-
-
-def failed(replica, task):
-    """End a replica whose stream cannot be read."""
-    if not task.cancelled() and task.exception():
-        replica.state, replica.reason = "failed", f"its streams: {task.exception()!r}"
-        replica.ended.set()
+        info = await jets.add_stream(name=name, subjects=[name])
+    return (info.config.subjects or [name])[0].replace(">", "scored").replace("*", "scored")

@@ -1,7 +1,8 @@
 """Holds a model and answers batches of requests; runs in the model's own environment.
 
-worker.py FOLDER. First it writes what the model takes and gives. Then it reads batches from stdin,
-requests of the Open Inference Protocol or images, and writes a status and a reply for each.
+worker.py FOLDER NAME VERSION. First it writes what the model takes and gives. Then it reads batches
+of requests from stdin (of the Open Inference Protocol, or images) and writes status, number of rows
+and reply of each.
 """
 
 import json
@@ -9,180 +10,144 @@ import os
 import struct
 import sys
 from io import BytesIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
-NAMES = {
-    **{f"{kind}{bits}": f"{name}{bits}" for kind, name in (("INT", "int"), ("UINT", "uint"))
-       for bits in (8, 16, 32, 64)},
-    **{f"FP{bits}": f"float{bits}" for bits in (16, 32, 64)},
-    "BOOL": "bool",
-    "BYTES": "object",
-}  # fmt: skip
-DATATYPES = {np.dtype(name): datatype for datatype, name in NAMES.items()}
+_NUMBERS = {
+    f"{upper}{bits}": np.dtype(f"{lower}{bits}")
+    for upper, lower in (("INT", "int"), ("UINT", "uint"), ("FP", "float"))
+    for bits in (8, 16, 32, 64)
+    if (upper, bits) != ("FP", 8)
+}
+DTYPES = {**_NUMBERS, "BOOL": np.dtype("bool"), "BYTES": np.dtype("object")}
+DATATYPES = {dtype: datatype for datatype, dtype in DTYPES.items()}
+Tensors = dict[str, np.ndarray]
+Reply = tuple[int, int, dict[str, Any]]  # status, number of rows, document
 
 
 class Invalid(Exception):
-    """A request that the model cannot answer, and why."""
-
-
-def read(stream):
-    """Return the requests of the next batch; ends the process at the end of the stream."""
-    count = stream.read(4)
-    if len(count) < 4:
-        sys.exit()
-    return [
-        stream.read(*struct.unpack("!I", stream.read(4)))
-        for _ in range(*struct.unpack("!I", count))
-    ]
+    """A request is none, or not one that the model can answer."""
 
 
 class Model:
-    """A registered model; requests that fit each other are answered together."""
+    """A registered model. Requests that fit each other are answered together."""
 
-    def __init__(self, folder):
-        import mlflow.pyfunc  # after stdout is protected: it may print
+    def __init__(self, folder: str) -> None:
+        import mlflow.pyfunc  # may print
 
-        self.model = mlflow.pyfunc.load_model(folder)
-        meta = self.model.metadata
-        self.schema, output = meta.get_input_schema(), meta.get_output_schema()
-        self.tensors = self.schema is None or self.schema.is_tensor_spec()
-        self.inputs = [self._described(spec, "input") for spec in self.schema or ()]
-        self.outputs = [self._described(spec, "output") for spec in output or ()]
+        self._model = mlflow.pyfunc.load_model(folder)
+        meta = self._model.metadata
+        schema = meta.get_input_schema()
+        self._columns = schema is not None and not schema.is_tensor_spec()
+        self._named = schema is not None and schema.has_input_names()
+        self.inputs = [_described(spec, "input") for spec in schema or ()]
+        self.outputs = [_described(spec, "output") for spec in meta.get_output_schema() or ()]
 
-    def _described(self, spec, name):
-        kind = np.dtype(spec.type if hasattr(spec, "shape") else spec.type.to_numpy())
-        shape = getattr(spec, "shape", (-1,))
-        datatype = DATATYPES.get(kind, "BYTES")
-        return {"name": spec.name or name, "datatype": datatype, "shape": [int(n) for n in shape]}
-
-    def parse(self, body):
-        """Return the id and the tensors of a request, or of an image."""
+    def _parse(self, body: bytes) -> tuple[dict[str, str], Tensors]:
+        """Return what the reply repeats of a request, and its tensors."""
         try:
             if not body.lstrip().startswith(b"{"):
-                return None, {self._only()["name"]: self._image(body)}
+                return {}, self._image(body)
             request = json.loads(body)
             given = {
-                one["name"]: np.asarray(one["data"], NAMES[one["datatype"]]).reshape(one["shape"])
+                one["name"]: np.asarray(one["data"], DTYPES[one["datatype"]]).reshape(one["shape"])
                 for one in request["inputs"]
             }
-        except Invalid:
-            raise
+            if len(given) == len(self.inputs) == 1:  # the name of the only tensor does not matter
+                given = dict(zip([self.inputs[0]["name"]], given.values(), strict=True))
+            for one in self.inputs:
+                given[one["name"]] = given[one["name"]].astype(DTYPES[one["datatype"]])
+            if len({len(array) for array in given.values()}) != 1:
+                raise ValueError("its tensors have different lengths")
         except Exception as error:
-            raise Invalid(f"no request of the Open Inference Protocol: {error!r}") from None
-        if len(given) == 1 and len(self.inputs) == 1:  # the name of an only tensor says nothing
-            given = {self.inputs[0]["name"]: next(iter(given.values()))}
-        missing = {one["name"] for one in self.inputs} ^ set(given) if self.inputs else ()
-        if missing or not given or len({len(np.atleast_1d(one)) for one in given.values()}) != 1:
-            wanted = ", ".join(one["name"] for one in self.inputs)
-            raise Invalid(f"the model takes {wanted or 'tensors'}, of one length")
-        return request.get("id"), {name: self._fit(name, one) for name, one in given.items()}
+            raise Invalid(f"neither a request that fits, nor an image: {error!r}") from None
+        return {"id": request["id"]} if "id" in request else {}, given
 
-    def _only(self):
-        if len(self.inputs) != 1 or not self.tensors:
-            raise Invalid("neither JSON nor an image, or the model takes no image")
-        return self.inputs[0]
-
-    def _image(self, body):
+    def _image(self, body: bytes) -> Tensors:
         from PIL import Image
 
-        try:
-            pixels = np.asarray(Image.open(BytesIO(body)))
-        except Exception as error:
-            raise Invalid(f"neither JSON nor an image: {error}") from None
-        shape = [1, *self._only()["shape"][1:]]
-        if -1 not in shape and pixels.size != np.prod(shape):
-            raise Invalid(f"an image of the shape {pixels.shape}, the model takes {shape[1:]}")
-        pixels = pixels.reshape(shape) if -1 not in shape else pixels[None]
-        return pixels.astype(NAMES[self._only()["datatype"]])
+        (one,) = self.inputs
+        pixels = np.asarray(Image.open(BytesIO(body)))
+        return {one["name"]: pixels.reshape([1, *one["shape"][1:]]).astype(DTYPES[one["datatype"]])}
 
-    def _fit(self, name, array):
-        for one in self.inputs:
-            if one["name"] == name:
-                kind, shape = np.dtype(NAMES[one["datatype"]]), one["shape"]
-                if not np.can_cast(array.dtype, kind, "same_kind"):
-                    raise Invalid(f"{name} is {one['datatype']}, not {DATATYPES[array.dtype]}")
-                if len(shape) != array.ndim or any(
-                    a not in (-1, b) for a, b in zip(shape, array.shape)
-                ):
-                    raise Invalid(
-                        f"{name} has the shape {list(array.shape)}, the model takes {shape}"
-                    )
-                return array.astype(kind)
-        return array
+    def _predict(self, given: Tensors) -> Tensors:
+        data: Any = given
+        if self._columns:
+            import pandas as pd
 
-    def predict(self, given):
-        """Return the model's outputs by name."""
-        if not self.tensors:
-            import pandas
+            data = pd.DataFrame({name: list(array) for name, array in given.items()})
+        elif not self._named and len(given) == 1:
+            (data,) = given.values()
+        said = self._model.predict(data)
+        if not hasattr(said, "items"):
+            said = {self.outputs[0]["name"] if self.outputs else "output": said}
+        return {str(name): np.asarray(array) for name, array in said.items()}
 
-            given = pandas.DataFrame({name: list(array) for name, array in given.items()})
-        elif not self.schema or not self.schema.has_input_names():
-            given = next(iter(given.values())) if len(given) == 1 else given
-        said = self.model.predict(given)
-        if hasattr(said, "columns"):
-            return {str(name): said[name].to_numpy() for name in said.columns}
-        named = (
-            said
-            if isinstance(said, dict)
-            else {(self.outputs or [{"name": "output"}])[0]["name"]: said}
-        )
-        return {name: np.asarray(one) for name, one in named.items()}
-
-    def answer(self, bodies):
-        """Return status, number of rows and reply of each request."""
-        replies, groups = [None] * len(bodies), {}
+    def answer(self, bodies: list[bytes]) -> list[Reply]:
+        """Return the reply to each request."""
+        replies: dict[int, Reply] = {}
+        groups: dict[Any, list[Any]] = {}
         for index, body in enumerate(bodies):
             try:
-                id_, given = self.parse(body)
+                more, given = self._parse(body)
             except Invalid as error:
-                replies[index] = refusal(400, error)
-                continue
-            like = tuple((name, one.dtype, one.shape[1:]) for name, one in given.items())
-            groups.setdefault(like, []).append((index, id_, given))
+                replies[index] = _refusal(error)
+            else:
+                alike = tuple((name, one.dtype, one.shape[1:]) for name, one in given.items())
+                groups.setdefault(alike, []).append((index, more, given))
         for group in groups.values():
-            for index, reply in self._together(group):
-                replies[index] = reply
-        return replies
+            replies.update(self._together(group))
+        return [replies[index] for index in range(len(bodies))]
 
-    def _together(self, group):
+    def _together(self, group: list[Any]) -> dict[int, Reply]:
         sizes = [len(next(iter(given.values()))) for _, _, given in group]
         try:
-            joined = {name: np.concatenate([g[name] for _, _, g in group]) for name in group[0][2]}
-            said = self.predict(joined)
-            if any(one.shape[:1] != (sum(sizes),) for one in said.values()):
-                raise ValueError(
-                    f"the model gives {[one.shape for one in said.values()]} for {sum(sizes)} rows"
-                )
+            names = group[0][2]
+            said = self._predict({n: np.concatenate([one[2][n] for one in group]) for n in names})
+            if {len(array) for array in said.values()} != {sum(sizes)}:
+                raise ValueError(f"it gives another number of rows than the {sum(sizes)} it gets")
         except Exception as error:
             if len(group) == 1:
-                return [(group[0][0], refusal(500, f"the model fails: {error!r}"))]
-            return [reply for one in group for reply in self._together([one])]
-        found, start = [], 0
-        for (index, id_, _), size in zip(group, sizes):
-            outputs = [tensor(name, one[start : start + size]) for name, one in said.items()]
-            document = {"outputs": outputs, **({"id": id_} if id_ is not None else {})}
-            found.append((index, (200, size, document)))
-            start += size
-        return found
+                return {group[0][0]: _refusal(f"the model refuses it: {error!r}")}
+            return {k: v for one in group for k, v in self._together([one]).items()}
+        replies, end = {}, 0
+        for (index, more, _), size in zip(group, sizes, strict=True):
+            start, end = end, end + size
+            outputs = [_tensor(name, array[start:end]) for name, array in said.items()]
+            replies[index] = (200, size, {**more, "outputs": outputs})
+        return replies
 
 
-def tensor(name, array):
-    """Return an output as the protocol has it."""
+def _described(spec: Any, name: str) -> dict[str, Any]:
+    of_tensor = hasattr(spec, "shape")
+    dtype = np.dtype(spec.type if of_tensor else spec.type.to_numpy())
+    shape = [int(size) for size in spec.shape] if of_tensor else [-1]
+    return {"name": spec.name or name, "datatype": DATATYPES.get(dtype, "BYTES"), "shape": shape}
+
+
+def _tensor(name: str, array: np.ndarray) -> dict[str, Any]:
     datatype = DATATYPES.get(array.dtype, "BYTES")
-    data = array.ravel().tolist() if datatype != "BYTES" else [str(one) for one in array.ravel()]
+    data = [str(one) for one in array.ravel()] if datatype == "BYTES" else array.ravel().tolist()
     return {"name": name, "datatype": datatype, "shape": list(array.shape), "data": data}
 
 
-def refusal(status, why):
-    """Return the reply to a request that is not answered."""
-    return status, 0, {"error": str(why)[:2000]}
+def _refusal(why: object) -> Reply:
+    return 400, 0, {"error": str(why)[:2000]}
 
 
-def main():
+def _read(stream: BinaryIO) -> list[bytes]:
+    count = stream.read(4)
+    if not count:
+        sys.exit()
+    sizes = (int.from_bytes(stream.read(4), "big") for _ in range(int.from_bytes(count, "big")))
+    return [stream.read(size) for size in sizes]
+
+
+def main() -> None:
     """Answers until stdin ends."""
     out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what the model prints is not a reply
+    os.dup2(2, 1)  # what the model prints is no reply
     folder, name, version = sys.argv[1:]
     model = Model(folder)
     about = {"name": name, "versions": [version], "platform": "mlflow_pyfunc"}
@@ -190,9 +155,9 @@ def main():
     out.write(struct.pack("!I", len(first)) + first)
     out.flush()
     while True:
-        for status, rows, document in model.answer(read(sys.stdin.buffer)):
-            document.update({"model_name": name, "model_version": version} if status == 200 else {})
-            reply = json.dumps(document).encode()
+        for status, rows, document in model.answer(_read(sys.stdin.buffer)):
+            whose = {"model_name": name, "model_version": version}
+            reply = json.dumps({**whose, **document}).encode()
             out.write(struct.pack("!HII", status, rows, len(reply)) + reply)
         out.flush()
 
