@@ -145,7 +145,8 @@ class Replica:
                 answers = await self.model.answer([body for body, _ in batch])
             except Broken as error:
                 self.fail(error)
-                answers = [(500, 0, json.dumps({"error": str(error)}).encode())] * len(batch)
+                # HAProxy asks another replica.
+                answers = [(503, 0, json.dumps({"error": str(error)}).encode())] * len(batch)
             for (_, future), answer in zip(batch, answers, strict=True):
                 if not future.done():
                     future.set_result(answer)
