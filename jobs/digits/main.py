@@ -23,6 +23,7 @@ def parse_arguments() -> argparse.Namespace:
         "--learning-rate", type=float, default=Settings.learning_rate, help="of one rank"
     )
     parser.add_argument("--seed", type=int, default=Settings.seed)
+    parser.add_argument("--register", default="", help="name to register the model by, in MLflow")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("GPUBED_RUN_DIR", ".")))
     return parser.parse_args()
 
@@ -31,6 +32,20 @@ def tell(of: int, done: int, rate: float) -> None:
     """Prints the progress in the form that gpubed shows."""
     if hvd.rank() == 0:
         print(f"progress: {done}/{of} epochs, {rate:.0f} images/s", flush=True)
+
+
+def log_model(checkpoint: Path, register: str) -> None:
+    """Logs the model where the cluster has MLflow; only a name that is asked for must be there."""
+    if not (register or "MLFLOW_RUN_ID" in os.environ):
+        return
+    try:
+        import model
+
+        model.log(checkpoint, register)
+    except Exception as error:
+        if register:
+            raise
+        print(f"the model is not in MLflow: {error}", flush=True)
 
 
 def main() -> None:
@@ -51,6 +66,7 @@ def main() -> None:
         draft = arguments.out / ".metrics.json"
         draft.write_text(json.dumps(metrics, indent=2) + "\n")
         draft.rename(arguments.out / "metrics.json")
+        log_model(arguments.out / "checkpoint.pt", arguments.register)
         print(
             f"{metrics['world_size']} ranks: test accuracy {metrics['test_accuracy']:.3f}, "
             f"{metrics['images_per_s']:.0f} images/s"

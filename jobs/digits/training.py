@@ -20,9 +20,10 @@ import horovod
 import horovod.torch as hvd
 import psutil
 import torch
+from network import DigitsNet
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
@@ -41,27 +42,6 @@ class Settings:
     learning_rate: float = 0.003  # of one rank; see `scaled`
     seed: int = 1
     checkpoint: Path | None = None
-
-
-class DigitsNet(nn.Module):
-    """Two convolutions and two dense layers for images of 8 x 8 pixels."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.features = nn.Sequential(
-            nn.Conv2d(1, 16, 3, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(16, 32, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-        )
-        self.classifier = nn.Sequential(
-            nn.Flatten(), nn.Linear(32 * 4 * 4, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 10)
-        )
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Scores of the ten digits."""
-        return self.classifier(self.features(images))
 
 
 class Load:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import ssl
 
-from gpubed.access import tunnel
+from gpubed.access import tracking, tunnel
 from gpubed.configuration import jupyterlab_port
 from gpubed.core import secret
 from gpubed.core.errors import GpubedError
@@ -13,7 +13,7 @@ from gpubed.nodes.allocation import Cluster
 from gpubed.testbeds import registry
 from gpubed.testbeds.base import JobBackend
 
-STATUS = "status"
+STATUS, TRACKING = "status", "tracking"
 _PAGE = "/gpubed/status"
 _TIMEOUT = 10.0
 
@@ -23,15 +23,17 @@ def urls(cluster: Cluster) -> list[dict[str, str]]:
     spec, backend = cluster.plan.spec, registry.backend(cluster.plan.backend)
     if isinstance(backend, JobBackend):
         return [{"name": name, "url": url} for name, url in backend.links(spec).items()]
-    if spec.services.jupyterlab is None:
-        return []
     # A head behind other hosts is reached through the tunnel of `gpubed open`.
     head = cluster.allocation.head
     host = "localhost" if head.via else head.control_address
-    base = f"https://{host}:{jupyterlab_port.port(cluster)}"
-    services = [{"name": "jupyterlab", "url": f"{base}/lab"}]
-    if spec.services.monitoring:
-        services.append({"name": STATUS, "url": f"{base}{_PAGE}"})
+    services = []
+    if spec.services.jupyterlab:
+        base = f"https://{host}:{jupyterlab_port.port(cluster)}"
+        services.append({"name": "jupyterlab", "url": f"{base}/lab"})
+        if spec.services.monitoring:
+            services.append({"name": STATUS, "url": f"{base}{_PAGE}"})
+    if spec.services.tracking:
+        services.append({"name": TRACKING, "url": f"https://{host}:{tracking.port(cluster)}/"})
     return services
 
 
@@ -45,9 +47,16 @@ def token_url(cluster: Cluster, name: str = "jupyterlab") -> str:
     if services and not cluster.allocation.nodes and name != STATUS:
         return services[0]["url"]  # the testbed's own notebooks have their own login
     for service in services:
+        if service["name"] == name == TRACKING:  # it asks for a name and a password
+            return service["url"]
         if service["name"] == name:
             return f"{service['url']}?token={secret.text(cluster.paths.jupyterlab_token)}"
     cluster.allocation.require_nodes()
+    if name == TRACKING:
+        raise GpubedError(
+            f"cluster {cluster.name} has no MLflow",
+            f"set 'tracking: {{}}' under services in cluster.yml, then: gpubed up {cluster.name}",
+        )
     if name == STATUS and cluster.plan.spec.services.jupyterlab:
         raise GpubedError(
             f"cluster {cluster.name} is not monitored",
@@ -61,7 +70,7 @@ def token_url(cluster: Cluster, name: str = "jupyterlab") -> str:
 def answers(cluster: Cluster) -> dict[str, str]:
     """Return the fault of each service by name, empty if it answers."""
     faults = {}
-    requests = {"jupyterlab": jupyterlab_status, STATUS: page_status}
+    requests = {"jupyterlab": jupyterlab_status, STATUS: page_status, TRACKING: tracking.status}
     for name in (service["name"] for service in urls(cluster)):
         try:
             status = requests[name](cluster)

@@ -108,6 +108,8 @@ def _allowed(context: Context, node: Node) -> set[int]:
         allowed.add(jupyterlab_port.port(context.cluster))
     if node.role == "head" and spec.services.serving:
         allowed.add(spec.services.serving.port)
+    if node.role == "head" and spec.services.tracking:
+        allowed.add(spec.services.tracking.port)
     return allowed
 
 

@@ -19,10 +19,12 @@ from gpubed.recipes.recipe import Recipe
 
 # Isolated (-I): neither the current folder nor PYTHONPATH may add packages.
 _LIST = """%s/env/current/bin/python -I -c '
-import json
+import json, sysconfig
 from importlib.metadata import distributions
 from packaging.markers import default_environment
-packages = {found.metadata["Name"]: found.version for found in distributions()}
+# Not those that a service adds through a .pth file.
+own = distributions(path=[sysconfig.get_path("purelib")])
+packages = {found.metadata["Name"]: found.version for found in own}
 print(json.dumps({"packages": packages, "environment": default_environment()}))'"""
 _SHOWN = 3
 _IDS = ("recipe.gpus", "recipe.driver")

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path, PurePath
 from typing import cast
 
+from gpubed.access import tracking
 from gpubed.core import files, reading
 from gpubed.core.copying import MayNotBeRead
 from gpubed.core.errors import GpubedError, UsageError
@@ -307,11 +308,14 @@ class _Run:
                     raise GpubedError(line, "wait for its end")
                 others.append(line.run)
             launch = self._prepare(head, words)
+            environment = ""
             if not image:  # images have their own packages
                 place = packages.on_head(self.cluster, head)
                 environment = self._add_packages(terms, place, launch.folder)
                 launch.environment["GPUBED_PYTHON"] = environment
             launch = replace(launch, unwanted=terms.unwanted)
+            tracked = self._track(head, terms, environment)
+            launch.environment.update({"MLFLOW_RUN_ID": tracked} if tracked else {})
             if (links := self.cluster.allocation.experiment) and links.rate_bps:
                 launch.environment["GPUBED_RATE_BPS"] = str(links.rate_bps)
             allocation = self.cluster.allocation
@@ -327,7 +331,8 @@ class _Run:
                 for place in stalls.news():
                     keep(place)
 
-            code = launcher.run(self.cluster, launch, hear)
+            with tracking.interrupted(self.cluster, tracked):
+                code = launcher.run(self.cluster, launch, hear)
             unwanted = terms.unwanted()  # once: the answer may change later
         # A new connection: the first one may have ended with the job, or long before.
         with SSH(self.cluster.allocation.head, self.cluster.paths) as head:
@@ -341,7 +346,24 @@ class _Run:
         # A job may exit with 0 because it was ended; with metrics, it was done before.
         result.completed = not code and bool(result.metrics or not unwanted)
         result.interrupted = bool(not result.completed and unwanted and terms.was_well())
+        why = "; ".join(result.failures)
+        tracking.end(self.cluster, tracked, result.status, result.rows(), why=why)
         return result
+
+    def _track(self, head: SSH, terms: Terms, environment: str) -> str:
+        """Begin the run in MLflow, unless a verb measures with it; return its id there, or ""."""
+        if terms.by or not self.cluster.plan.spec.services.tracking:
+            return ""
+        base = f"{self.cluster.plan.spec.storage.shared.path}/env/current"
+        tags = {
+            "mlflow.runName": self.record.run_id,
+            "mlflow.source.name": self.request.what,
+            "gpubed.run": self.record.run_id,
+            "gpubed.set": terms.set_,
+            "gpubed.ranks": str(self.record.world_size),
+            "gpubed.environment": environment or head.run("readlink -f %s", base).stdout.strip(),
+        }
+        return tracking.begin(self.cluster, self.request.job, tags, self.record.values)
 
     def _explain(self, result: JobResult, output: RankOutput, code: int, unwanted: str) -> None:
         """Set the cause and the hint of a failure, and the last lines of the first failed rank."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,9 +16,10 @@ from gpubed.jobs import curves
 from gpubed.jobs.jobfile import Job, Metric
 from gpubed.jobs.runs import record
 from gpubed.jobs.runs.record import Cause
-from gpubed.jobs.trials import DEVICE, Summary, summarize
+from gpubed.jobs.trials import DEVICE, Summary, is_number, summarize
 
 _LARGEST = 2**20  # bytes of metrics.json
+_POINTS = 1000  # of a curve in MLflow
 _Whole = Annotated[int, Field(ge=-(2**63), lt=2**64)]
 # Keys of the document of `run --json`, which metrics must not replace.
 _OWN = {"schema", "exit_code", "message", "hint", "trials", "statistics", "left_out"}
@@ -95,6 +96,17 @@ class JobResult:
         if self.interrupted:
             return "interrupted"
         return "failed" if self.failures else "ok"
+
+    def rows(self) -> Iterator[tuple[str, float, float]]:
+        """Yield name, step and value of each metric that is a number, and of each curve."""
+        found = curves.read(Path(self.run_dir))
+        for name, points in found.items():
+            yield from ((name, *point) for point in curves.thinned(points, _POINTS))
+        for name, value in self.metrics.items():
+            values = value if isinstance(value, list) else [value]
+            if name not in found:
+                numbers = ((step, one) for step, one in enumerate(values) if is_number(one))
+                yield from ((name, step, one) for step, one in numbers)
 
     def document(self) -> dict[str, Any]:
         """Return the document of `run --json`.

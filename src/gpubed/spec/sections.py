@@ -480,6 +480,10 @@ class Tracking(Section):
     """MLflow on the head: runs, curves and registered models, over TLS and with a password."""
 
     port: Whole = Field(default=5000, ge=1024, le=65535)
+    memory: Memory = Field(default=2 * 2**30, description="of the server at most")
+    sources: tuple[Network, ...] = Field(
+        default=(), description="networks that may connect; by default the controller's address"
+    )
 
 
 class Streams(Section):

@@ -5,10 +5,11 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 from typer import Option
 
-from gpubed.access import browser, certificate, services, tensorboard, tunnel
+from gpubed.access import browser, certificate, services, tensorboard, tracking, tunnel
 from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.configuration import jupyterlab_port, unfinished
@@ -26,6 +27,7 @@ _PAGE = "open.html"
 def command(
     name: ClusterName,
     status: bool = Option(False, "--status", help="The status page instead of JupyterLab."),
+    runs: bool = Option(False, "--tracking", help="MLflow: tracked runs and models."),
     curves: bool = Option(False, "--tensorboard", help="TensorBoard over all runs, until Ctrl-C."),
     print_url: bool = Option(False, "--print", help="Print the URL with its token, open nothing."),
     by_tunnel: bool = Option(
@@ -36,30 +38,32 @@ def command(
     ),
     as_json: Json = False,
 ) -> int:
-    """Open JupyterLab, TensorBoard or the status page in the browser.
+    """Open JupyterLab, MLflow, TensorBoard or the status page.
 
-    Through a tunnel where one is needed.
+    In the browser, and through a tunnel where one is needed.
     """
     ui, paths = UI(as_json), find(name)
     cluster = load_cluster(paths)
-    plan, allocation = cluster.plan, cluster.allocation
+    allocation = cluster.allocation
+    authority = tracking.certificate(cluster) if runs else paths.jupyterlab_certificate
     if how_to_trust:
-        return _show_how_to_trust(ui, cluster)
+        return _show_how_to_trust(ui, cluster, authority)
     unfinished.require_configured(cluster)
     if curves:
         return _open_tensorboard(ui, cluster, show=print_url or as_json)
-    if not status:
+    if not (status or runs):
         unfinished.require_none(paths)
-    service = services.STATUS if status else "jupyterlab"
+    service = services.TRACKING if runs else services.STATUS if status else "jupyterlab"
     url = services.token_url(cluster, service)
-    lab = plan.spec.services.jupyterlab
-    port = jupyterlab_port.port(cluster) if lab and allocation.nodes else 0
-    again = f"gpubed open {paths.name}{' --status' if status else ''}"
+    port = _port(cluster, runs=runs)
+    again = f"gpubed open {paths.name}{' --tracking' * runs or ' --status' * status}"
+    _tell_login(ui, cluster, runs=runs)
     if by_tunnel:
         allocation.require_nodes()
         interruption.end_quietly()
         with _page_removed(paths), tunnel.through_ssh(cluster, port) as way:
-            _relay(ui, paths, url, way, f"{again} --tunnel", show=print_url or as_json)
+            show = print_url or as_json
+            _relay(ui, paths, authority, url, way, f"{again} --tunnel", show=show)
         return 0
     hidden_port = port if allocation.nodes and allocation.head.via else 0
     if print_url or as_json:
@@ -73,7 +77,7 @@ def command(
     if allocation.nodes:
         ui.note(
             "the certificate is the cluster's own: 'gpubed open"
-            f" {paths.name} --trust' makes it known, '--tunnel' needs none"
+            f" {paths.name}{' --tracking' * runs} --trust' makes it known, '--tunnel' needs none"
         )
     if not hidden_port:
         _show(paths, url, again)
@@ -84,6 +88,23 @@ def command(
         ui.note("the tunnel to the head is open until Ctrl-C")
         way.wait(again)
     return 0
+
+
+def _port(cluster: Cluster, *, runs: bool) -> int:
+    """Return the port of MLflow or JupyterLab; 0 on a testbed that only runs jobs."""
+    if runs:
+        return tracking.port(cluster)
+    lab = cluster.plan.spec.services.jupyterlab
+    return jupyterlab_port.port(cluster) if lab and cluster.allocation.nodes else 0
+
+
+def _tell_login(ui: UI, cluster: Cluster, *, runs: bool) -> None:
+    """Say where the password for MLflow is."""
+    if runs:
+        look = (
+            f"gpubed ssh {cluster.name} {cluster.allocation.head.name} -- cat .mlflow/credentials"
+        )
+        ui.note(f"log in as {tracking.ACCOUNT}: {look} shows its password", whole=True)
 
 
 def _open_tensorboard(ui: UI, cluster: Cluster, *, show: bool) -> int:
@@ -115,12 +136,12 @@ def _page_removed(paths: ClusterPaths) -> Iterator[None]:
         (paths.secrets / _PAGE).unlink(missing_ok=True)
 
 
-def _show_how_to_trust(ui: UI, cluster: Cluster) -> int:
-    trusted = certificate.authority(cluster.paths.jupyterlab_certificate, cluster.allocation.head)
+def _show_how_to_trust(ui: UI, cluster: Cluster, authority: Path) -> int:
+    trusted = certificate.authority(authority, cluster.allocation.head)
     steps = certificate.steps(cluster.name, trusted)
     document = {"certificate": trusted.certificate, "sha256": trusted.sha256, "systems": steps}
     ui.document("open", document)
-    ui.say(f"{trusted.certificate} vouches for JupyterLab of {cluster.name} and for nothing else:")
+    ui.say(f"{trusted.certificate} vouches for this page of {cluster.name} and for nothing else:")
     ui.say(f"it is limited to {', '.join(trusted.names)}.")
     ui.say(f"SHA-256 {trusted.sha256}")
     ui.say("Copy it to the machine that has the browser, then there:")
@@ -132,7 +153,14 @@ def _show_how_to_trust(ui: UI, cluster: Cluster) -> int:
 
 
 def _relay(
-    ui: UI, paths: ClusterPaths, url: str, way: tunnel.Tunnel, again: str, *, show: bool
+    ui: UI,
+    paths: ClusterPaths,
+    authority: Path,
+    url: str,
+    way: tunnel.Tunnel,
+    again: str,
+    *,
+    show: bool,
 ) -> None:
     def ready(port: int) -> None:
         local_url = re.sub(r"^https://[^/]+", f"http://{browser.ADDRESS}:{port}", url)
@@ -151,4 +179,4 @@ def _relay(
     reported: set[str] = set()
     service = (tunnel.LOCAL, way.port)
     require_way = partial(way.require_open, again)
-    browser.relay(paths.jupyterlab_certificate, service, ready, require_way, refused)
+    browser.relay(authority, service, ready, require_way, refused)
