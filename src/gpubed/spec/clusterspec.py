@@ -156,6 +156,17 @@ class ClusterSpec(Section):
                     raise ValueError(f"slurm.partitions: there is no node group {name!r}; {close}")
         return services
 
+    @field_validator("services")
+    @classmethod
+    def _replicas_have_nodes(cls, services: Services, info: ValidationInfo) -> Services:
+        count = sum(group.count for group in info.data.get("nodes", ()))
+        if services.streams and count and services.streams.replicas > count:
+            raise ValueError(
+                f"streams.replicas: {services.streams.replicas} servers need as many nodes, and "
+                f"there are {count}; write replicas: 1"
+            )
+        return services
+
     @property
     def count(self) -> int:
         """The number of nodes in all groups."""
