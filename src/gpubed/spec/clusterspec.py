@@ -35,6 +35,7 @@ from gpubed.spec import backend_config
 from gpubed.spec.backend_config import BackendConfig
 from gpubed.spec.sections import (
     NAMES,
+    NATS_CLIENT,
     Experiment,
     Firewall,
     Lease,
@@ -166,6 +167,11 @@ class ClusterSpec(Section):
                 f"there are {count}; write replicas: 1"
             )
         return services
+
+    @property
+    def python_packages(self) -> tuple[str, ...]:
+        """Python packages of all jobs beside the recipe's, also those to use the services with."""
+        return (*self.python.packages, *([NATS_CLIENT] if self.services.streams else []))
 
     @property
     def count(self) -> int:
