@@ -486,10 +486,23 @@ class Tracking(Section):
     )
 
 
+NATS_CLIENT = "nats-py==2.16.0"
+
+
 class Streams(Section):
     """NATS JetStream: streams, keys and objects, over TLS, an account for each researcher."""
 
     port: Whole = Field(default=4222, ge=1024, le=65535)
+    replicas: Literal[1, 3] = Field(
+        default=1,
+        description="servers: 1 on the head, or 3 on the first nodes, of which one may fail",
+    )
+    quota: Bytes = Field(
+        default=10 * 2**30, ge=2**20, description="of an account's streams, keys and objects"
+    )
+    retention: Seconds = Field(
+        default=7 * 86400.0, ge=60, description="of messages, where a program does not set its own"
+    )
 
 
 class Serving(Section):
