@@ -107,7 +107,7 @@ def _allowed(context: Context, node: Node) -> set[int]:
     if node.role == "head" and spec.services.jupyterlab:
         allowed.add(jupyterlab_port.port(context.cluster))
     if node.role == "head":
-        others = (spec.services.hub, spec.services.tracking)
+        others = (spec.services.hub, spec.services.tracking, spec.services.serving)
         allowed |= {service.port for service in others if service}
     return allowed
 

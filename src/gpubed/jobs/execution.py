@@ -419,7 +419,7 @@ class _Run:
 
     def _add_packages(self, terms: Terms, place: packages.Place, folder: str) -> str:
         """Return the path of an environment with the run's own packages; empty without any."""
-        wanted = (*self.cluster.plan.spec.python.packages, *self.job.python.packages)
+        wanted = (*self.cluster.plan.spec.python_packages, *self.job.python.packages)
         if not packages.wants(_files(self.request)[1], wanted):
             return ""
         lock = ""

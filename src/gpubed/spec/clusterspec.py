@@ -35,6 +35,7 @@ from gpubed.spec import backend_config
 from gpubed.spec.backend_config import BackendConfig
 from gpubed.spec.sections import (
     NAMES,
+    NATS_CLIENT,
     Experiment,
     Firewall,
     Lease,
@@ -155,6 +156,22 @@ class ClusterSpec(Section):
                     close = nearest_name(name, groups)
                     raise ValueError(f"slurm.partitions: there is no node group {name!r}; {close}")
         return services
+
+    @field_validator("services")
+    @classmethod
+    def _replicas_have_nodes(cls, services: Services, info: ValidationInfo) -> Services:
+        count = sum(group.count for group in info.data.get("nodes", ()))
+        if services.streams and count and services.streams.replicas > count:
+            raise ValueError(
+                f"streams.replicas: {services.streams.replicas} servers need as many nodes, and "
+                f"there are {count}; write replicas: 1"
+            )
+        return services
+
+    @property
+    def python_packages(self) -> tuple[str, ...]:
+        """Python packages of all jobs beside the recipe's, also those to use the services with."""
+        return (*self.python.packages, *([NATS_CLIENT] if self.services.streams else []))
 
     @property
     def count(self) -> int:

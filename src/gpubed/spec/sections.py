@@ -539,10 +539,23 @@ class Tracking(Section):
     )
 
 
+NATS_CLIENT = "nats-py==2.16.0"
+
+
 class Streams(Section):
     """NATS JetStream: streams, keys and objects, over TLS, an account for each researcher."""
 
     port: Whole = Field(default=4222, ge=1024, le=65535)
+    replicas: Literal[1, 3] = Field(
+        default=1,
+        description="servers: 1 on the head, or 3 on the first nodes, of which one may fail",
+    )
+    quota: Bytes = Field(
+        default=10 * 2**30, ge=2**20, description="of an account's streams, keys and objects"
+    )
+    retention: Seconds = Field(
+        default=7 * 86400.0, ge=60, description="of messages, where a program does not set its own"
+    )
 
 
 class Serving(Section):
@@ -573,6 +586,16 @@ class Services(Section):
         unknown = sorted(set(self.hub.admins) - {user.name for user in self.slurm.users})
         if unknown:
             raise ValueError(f"hub.admins: {unknown[0]!r} is not one of slurm.users")
+        return self
+
+    @model_validator(mode="after")
+    def _serving_has_what_it_needs(self) -> Self:
+        missing = [name for name in ("slurm", "tracking") if getattr(self, name) is None]
+        if self.serving and missing:
+            raise ValueError(
+                f"serving needs {' and '.join(missing)}: replicas are Slurm jobs, and models come "
+                f"from the tracking server; add '{missing[0]}: {{}}' under services"
+            )
         return self
 
 

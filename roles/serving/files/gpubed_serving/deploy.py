@@ -1,0 +1,102 @@
+"""Writes down what is to be served; runs on the head, in the cluster's environment.
+
+deploy.py reads a request as JSON from stdin, and writes a reply to stdout: the revision that it
+made, or what is wrong and what helps.
+"""
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+SETTINGS = json.loads(Path("/etc/gpubed/serving/settings.json").read_text())
+ROOT = Path(SETTINGS["folder"])
+TAG = "gpubed.environment"
+OF_REPLICAS = ("min", "max", "cpus", "gpus", "source", "target")
+
+
+class Refused(Exception):
+    """A request that cannot be followed: why, and what helps."""
+
+
+def _registered(name: str, wanted: str) -> dict[str, str]:
+    """Return version, files and environment of a registered model; the files are copied once."""
+    os.environ["MLFLOW_TRACKING_URI"] = SETTINGS["tracking"]
+    os.environ["MLFLOW_TRACKING_SERVER_CERT_PATH"] = SETTINGS["authority"]
+    import mlflow
+    from mlflow.exceptions import MlflowException
+
+    client, label = mlflow.MlflowClient(), f"{name}@{wanted.removeprefix('@')}"
+    by_alias = wanted.startswith("@")
+    ask = client.get_model_version_by_alias if by_alias else client.get_model_version
+    try:
+        found = ask(name, wanted.removeprefix("@"))
+        run = client.get_run(found.run_id) if found.run_id else None
+    except MlflowException as error:
+        there = "gpubed run CLUSTER digits --set register=NAME registers a model"
+        raise Refused(f"{label} is not served: {error.message}", there) from None
+    environment = run.data.tags.get(TAG, "") if run else ""
+    if not (environment and Path(environment, "bin/python").exists()):
+        gone = f"{environment} is gone" if environment else f"its run has no tag {TAG}"
+        hint = "train it with gpubed run; or set the tag to the folder of its Python environment"
+        raise Refused(f"{label} has no environment: {gone}", hint)
+    folder = ROOT / "files" / f"{name}-{found.version}-{found.run_id}"
+    if not folder.exists():
+        with TemporaryDirectory(dir=ROOT) as draft:
+            uri = f"models:/{name}/{found.version}"
+            Path(mlflow.artifacts.download_artifacts(uri, dst_path=draft)).rename(folder)
+    where = {"folder": str(folder), "environment": str(Path(environment).resolve())}
+    return {"version": str(found.version), **where}
+
+
+def _tracks(request: dict[str, Any], now: list[Any]) -> list[Any]:
+    """Return the versions that are to be served, with their shares."""
+    name, canary = request["model"], request["canary"]
+    track = _registered(name, request["version"]) | {n: request[n] for n in OF_REPLICAS}
+    # Replicas serve on where only their number changes.
+    same = [name, *(value for key, value in sorted(track.items()) if key not in ("min", "max"))]
+    track["key"] = hashlib.sha256(json.dumps(same).encode()).hexdigest()[:12]
+    rest = [one for one in now[:1] if one["key"] != track["key"]]
+    if canary and not rest:
+        raise Refused(f"no other version of {name} is served", "leave --canary out")
+    share = canary or 100
+    return [*({**one, "share": 100 - share} for one in rest if canary), {**track, "share": share}]
+
+
+def _changed(request: dict[str, Any]) -> int:
+    path = ROOT / "models" / f"{request['model']}.json"
+    former = json.loads(path.read_text()) if path.exists() else {"tracks": [], "revision": 0}
+    if request["action"] == "serve":
+        tracks = _tracks(request, former["tracks"])
+        if not former["tracks"] and len([*path.parent.glob("*.json")]) >= SETTINGS["models"]:
+            most = f"{SETTINGS['models']} models are served, and there is no place for more"
+            raise Refused(most, "gpubed serve CLUSTER MODEL --stop")
+    elif not former["tracks"]:
+        raise Refused(f"{request['model']} is not served", "gpubed serve CLUSTER --status")
+    elif request["action"] == "stop":
+        path.unlink()
+        return 0
+    elif not (tracks := former.get("previous")):
+        raise Refused(f"{request['model']} was not served before", "gpubed serve CLUSTER --status")
+    previous = former["tracks"] if former["tracks"] != tracks else former.get("previous")
+    revision = former["revision"] + 1
+    state = {"revision": revision, "tracks": tracks, "previous": previous}
+    path.with_suffix(".new").write_text(json.dumps(state))
+    path.with_suffix(".new").rename(path)
+    return revision
+
+
+def main() -> None:
+    """Does what is asked."""
+    try:
+        reply: dict[str, Any] = {"revision": _changed(json.load(sys.stdin))}
+    except Refused as error:
+        reply = dict(zip(("error", "hint"), error.args, strict=True))
+    sys.stdout.write(f"\n{json.dumps(reply)}\n")
+
+
+if __name__ == "__main__":
+    main()

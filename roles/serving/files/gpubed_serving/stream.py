@@ -1,0 +1,89 @@
+"""Scores a stream into another: a message is acknowledged after its result is stored.
+
+The replicas of a model share a durable consumer. A result carries the number of its message, by
+which the server drops a second one. A message that cannot be scored goes to the stream SOURCE-dead,
+with the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import nats
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
+from nats.js.api import ConsumerConfig
+from nats.js.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from replica import Replica
+
+AT_ONCE, LOOPS = 64, 2
+ACK_S, MOST_TRIES = 60, 5
+
+
+async def score(replica: Replica) -> None:
+    """Score until the replica ends; a replica whose streams do not answer at the start fails."""
+    try:
+        await _score(replica)
+    except Exception as error:
+        replica.fail(f"the streams {replica.track['source']}, {replica.track['target']}: {error!r}")
+
+
+async def _score(replica: Replica) -> None:
+    model, source = replica.track["model"], replica.track["source"]
+    login = json.loads((Path.home() / ".config/gpubed/streams.json").read_text())
+    connection = await nats.connect(
+        login["url"],
+        user=login["user"],
+        password=login["password"],
+        tls=ssl.create_default_context(cafile=login["ca"]),
+        max_reconnect_attempts=-1,
+    )
+    jets, durable = connection.jetstream(), f"serving-{model}"
+    target, dead = [await _subject(jets, n) for n in (replica.track["target"], f"{source}-dead")]
+    await jets.add_consumer(source, ConsumerConfig(durable_name=durable, ack_wait=ACK_S))
+    pulled = await jets.pull_subscribe_bind(durable=durable, stream=source)
+
+    async def one(message: Msg) -> None:
+        number, tries = message.metadata.sequence.stream, message.metadata.num_delivered
+        status, reply = 500, b'{"error": "several replicas ended while they scored it"}'
+        if tries <= MOST_TRIES:
+            status, reply = await replica.score(message.data, patient=True)
+        if replica.state == "failed":
+            return  # another replica gets it
+        subject, data, why = target, reply, {}
+        if status != 200:
+            subject, data = dead, message.data
+            why = {"Gpubed-Reason": " ".join(json.loads(reply)["error"].split())}
+        whose = {"Nats-Msg-Id": f"{model}:{source}:{number}", "Gpubed-Source": f"{source}:{number}"}
+        await jets.publish(subject, data, headers={**whose, **why})
+        await message.ack()
+
+    async def loop() -> None:
+        while not replica.ended.is_set():
+            try:
+                messages = await pulled.fetch(AT_ONCE, timeout=1)
+                done = await asyncio.gather(*map(one, messages), return_exceptions=True)
+                # The server delivers again what was not acknowledged.
+                fault = next((error for error in done if error), None)
+                replica.reason = f"results are not stored: {fault!r}" if fault else ""
+                replica.pending = (await pulled.consumer_info()).num_pending
+            except nats.errors.TimeoutError:
+                replica.pending = 0
+
+    await asyncio.gather(*(loop() for _ in range(LOOPS)))
+    await connection.drain()
+
+
+async def _subject(jets: JetStreamContext, name: str) -> str:
+    """Return a subject of a stream, which is made if there is none."""
+    try:
+        info = await jets.stream_info(name)
+    except NotFoundError:
+        info = await jets.add_stream(name=name, subjects=[name])
+    return (info.config.subjects or [name])[0].replace(">", "scored").replace("*", "scored")

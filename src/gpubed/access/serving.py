@@ -1,0 +1,116 @@
+"""Served models: what is asked of the head's controller, and what it says."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from typing import Any
+
+from pydantic import BaseModel
+
+from gpubed.access import tunnel
+from gpubed.core import reading, secret
+from gpubed.core.errors import GpubedError, UsageError
+from gpubed.core.paths import ClusterPaths
+from gpubed.nodes.allocation import Cluster
+from gpubed.nodes.ssh import SSH
+
+_CODE = "/usr/local/lib/gpubed/gpubed_serving"
+_DEPLOY_S, _TIMEOUT_S = 600.0, 10.0
+
+
+class Track(BaseModel):
+    """One version of a served model, and figures of its replicas."""
+
+    version: str
+    share: int
+    source: str
+    target: str
+    replicas: int
+    ready: int
+    p50_s: float | None
+    p99_s: float | None
+    per_s: float
+    backlog: int
+    waits: str
+    reason: str
+    failed: bool
+
+
+class Model(BaseModel):
+    """A served model; `former` are replicas of versions that the newest has not replaced yet."""
+
+    revision: int
+    complete: bool
+    tracks: tuple[Track, ...]
+    former: tuple[str, ...]
+
+
+class State(BaseModel):
+    """What the controller last saw."""
+
+    time: float
+    models: dict[str, Model]
+
+
+class _Reply(BaseModel):
+    revision: int = 0
+    error: str = ""
+    hint: str | None = None
+
+
+def require(cluster: Cluster) -> int:
+    """Return the port; raise `UsageError` if the cluster serves no models."""
+    if cluster.plan.spec.services.serving is None:
+        raise UsageError(
+            f"cluster {cluster.name} serves no models",
+            f"set 'serving: {{}}' under services in cluster.yml, then: gpubed up {cluster.name}",
+        )
+    cluster.allocation.require_nodes()
+    return cluster.plan.spec.services.serving.port
+
+
+def ask(cluster: Cluster, head: SSH, request: dict[str, Any]) -> int:
+    """Ask for another state of a model; return its number. Raises `GpubedError` if refused."""
+    python = f"{cluster.plan.spec.storage.shared.path}/env/current/bin/python"
+    said = head.run(
+        f"%s {_CODE}/deploy.py", python, stdin=json.dumps(request), timeout=_DEPLOY_S
+    ).stdout
+    reply = reading.reply(said.splitlines()[-1] if said else "", "the head").json(_Reply)
+    if reply.error:
+        raise GpubedError(reply.error, reply.hint)
+    return reply.revision
+
+
+def state(cluster: Cluster, head: SSH) -> State:
+    """Return what the controller last saw."""
+    file = f"{cluster.plan.spec.storage.shared.path}/serving/state.json"
+    return reading.reply(head.run("cat %s", file).stdout, file).json(State)
+
+
+def token_file(paths: ClusterPaths) -> str:
+    """Return the path of the file with the token that clients show."""
+    return str(paths.secrets / "serving_token")
+
+
+def authority(paths: ClusterPaths) -> str:
+    """Return the path of the certificate by which clients know the cluster."""
+    return str(paths.facts.parent / "serving.crt")
+
+
+def status(cluster: Cluster, token: str | None = None, page: str = "/v2/health/ready") -> int:
+    """Request a page with the right token or another; return the HTTP status code."""
+    token = token or secret.text(cluster.paths.secrets / "serving_token")
+    try:
+        context = ssl.create_default_context(cafile=authority(cluster.paths))
+        with tunnel.to_head(cluster, require(cluster)) as (host, port):
+            connection = http.client.HTTPSConnection(
+                host, port, timeout=_TIMEOUT_S, context=context
+            )
+            connection.request("GET", page, headers={"Authorization": f"Bearer {token}"})
+            return connection.getresponse().status
+    except (OSError, http.client.HTTPException) as error:
+        raise GpubedError(
+            f"serving does not answer: {error}", f"gpubed configure {cluster.name} --tags serving"
+        ) from error
