@@ -22,6 +22,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--learning-rate", type=float, default=Settings.learning_rate, help="of one rank"
     )
+    parser.add_argument("--dataset", default="", help="a dataset that job ingest filled")
     parser.add_argument("--seed", type=int, default=Settings.seed)
     parser.add_argument("--register", default="", help="name to register the model by, in MLflow")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("GPUBED_RUN_DIR", ".")))
@@ -51,6 +52,8 @@ def log_model(checkpoint: Path, register: str) -> None:
 def main() -> None:
     """Runs one rank."""
     arguments = parse_arguments()
+    given = arguments.dataset
+    dataset = Path(os.environ["GPUBED_DATASETS"], given) if given else None
     hvd.init()
     metrics = train(
         Settings(
@@ -59,6 +62,7 @@ def main() -> None:
             learning_rate=arguments.learning_rate,
             seed=arguments.seed,
             checkpoint=arguments.out / "checkpoint.pt",
+            dataset=dataset,
         ),
         on_epoch=partial(tell, arguments.epochs),
     )

@@ -6,9 +6,12 @@ The data come with scikit-learn, so nothing is downloaded.
 
 from __future__ import annotations
 
+import io
+import json
 import math
 import os
 import statistics
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -18,9 +21,11 @@ from typing import Any
 
 import horovod
 import horovod.torch as hvd
+import numpy as np
 import psutil
 import torch
 from network import DigitsNet
+from PIL import Image
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import nn
@@ -42,6 +47,7 @@ class Settings:
     learning_rate: float = 0.003  # of one rank; see `scaled`
     seed: int = 1
     checkpoint: Path | None = None
+    dataset: Path | None = None  # filled by job ingest; None: scikit-learn's digits
 
 
 class Load:
@@ -85,11 +91,30 @@ def limit_threads() -> int:
     return threads
 
 
-def load_data(seed: int) -> tuple[TensorDataset, TensorDataset]:
+def load_dataset(folder: Path) -> tuple[list[np.ndarray], list[int]]:
+    """Images of 8 x 8 pixels (0 to 16) and their digits, of a dataset that job ingest filled."""
+    told = json.loads((folder / "dataset.json").read_text())
+    images, digits = [], []
+    for shard in told["shards"]:
+        with tarfile.open(folder / shard) as archive:
+            for entry in archive:
+                content = archive.extractfile(entry).read()
+                if entry.name.endswith(".cls"):
+                    digits.append(int(told["classes"][int(content)]))
+                else:
+                    images.append(np.asarray(Image.open(io.BytesIO(content))))
+    return images, digits
+
+
+def load_data(seed: int, dataset: Path | None = None) -> tuple[TensorDataset, TensorDataset]:
     """The digits as a training set and a held-out test set."""
-    digits = load_digits()
-    images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
-    labels = torch.tensor(digits.target, dtype=torch.int64)
+    if dataset:
+        pixels, digits = load_dataset(dataset)
+    else:
+        bunch = load_digits()
+        pixels, digits = bunch.images, bunch.target
+    images = torch.tensor(np.array(pixels), dtype=torch.float32).unsqueeze(1) / 16
+    labels = torch.tensor(np.array(digits), dtype=torch.int64)
     train, test = train_test_split(
         range(len(labels)), test_size=TEST_SHARE, random_state=seed, stratify=labels
     )
@@ -221,7 +246,7 @@ def train(
     device = device_of_this_rank()
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    training_set, test_set = load_data(settings.seed)
+    training_set, test_set = load_data(settings.seed, settings.dataset)
     model = DigitsNet().to(device)
     load = Load(device)
     epochs = []
