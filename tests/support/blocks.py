@@ -12,6 +12,7 @@ PAGES = [
     "docs/tutorial/first-cluster.md",
     "docs/tutorial/your-own-training.md",
     "docs/tutorial/first-benchmark.md",
+    "docs/tutorial/from-data-to-answers.md",
     *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/how-to/*.md")),
 ]
 TABLE = ROOT / "tests" / "e2e" / "walk.yaml"

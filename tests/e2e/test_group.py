@@ -1,0 +1,69 @@
+"""All services of a group on one cluster: the way of a newcomer, and nothing left afterwards."""
+
+import shutil
+
+import pytest
+import yaml
+
+from support import howto, whole_host
+from support.blocks import blocks
+from support.cluster import ROOT, Cluster, unique
+
+pytestmark = [pytest.mark.e2e, pytest.mark.docker, pytest.mark.timeout(1800)]
+PAGE = "from-data-to-answers"
+SERVICES = {
+    **yaml.safe_load(blocks(f"docs/tutorial/{PAGE}.md")[0].above)["services"],
+    "hub": {},
+}
+# Of these, the checks that must pass.
+CHECKS = ("hub.", "tracking.", "streams.", "serving.", "slurm.", "firewall.")
+
+
+@pytest.fixture(scope="module")
+def group(docker, tmp_path_factory):
+    """A cluster that was up before it got the services, and what was on its head then."""
+    nodes = [{"name": "node", "count": 3, "machine": {"cpus": 2, "memory": "4 GiB"}}]
+    made = Cluster(tmp_path_factory.mktemp("group"), unique("group"), nodes=nodes)
+    try:
+        made.call("up")
+        before = on_head(made)
+        made.edit(lambda spec: spec["services"].update(SERVICES))
+        made.call("up")
+        yield made, before
+    finally:
+        made.call("down", "-y")
+
+
+def on_head(cluster):
+    return whole_host.state(lambda program: cluster.node("head", "sudo python3 -", program))
+
+
+def test_every_check_passes(group):
+    cluster, _ = group
+    checks = cluster.json("verify")["verification"]["checks"]
+    judged = [check for check in checks if check["id"].startswith(CHECKS)]
+    assert {check["id"].partition(".")[0] + "." for check in judged} == set(CHECKS)
+    assert [c for c in judged if c["result"] not in ("pass", "skip")] == []
+    assert "nothing to change" in cluster.call("up").stderr
+
+
+def test_the_tutorial_does_what_it_says(group, tmp_path):
+    cluster, _ = group
+    folder = tmp_path / "here"
+    shutil.copytree(ROOT / "docs/tutorial" / PAGE, folder)
+    (folder / "docs/tutorial").mkdir(parents=True)
+    (folder / "docs/tutorial" / PAGE).symlink_to(folder)
+    said = howto.follow(cluster, f"../tutorial/{PAGE}.md", "lab", folder)
+    assert "it is a 0" in said
+    assert "of 1797 digits are right (9" in said
+
+
+def test_switched_off_it_leaves_nothing(group):
+    cluster, before = group
+    cluster.edit(
+        lambda spec: [spec["services"].pop(name) for name in SERVICES if name != "jupyterlab"]
+    )
+    cluster.call("up")
+    assert whole_host.differences(before, on_head(cluster)) == []
+    shared = cluster.node("head", "ls /shared").split()
+    assert {"tracking", "datasets"} <= set(shared)
