@@ -10,9 +10,10 @@ from support.blocks import blocks
 from support.cluster import ROOT, Cluster, unique
 
 pytestmark = [pytest.mark.e2e, pytest.mark.docker, pytest.mark.timeout(1800)]
-PAGE = "from-data-to-answers"
+PAGE = "docs/tutorial/from-data-to-answers.md"
+SCRIPTS = PAGE.removesuffix(".md")
 SERVICES = {
-    **yaml.safe_load(blocks(f"docs/tutorial/{PAGE}.md")[0].above)["services"],
+    **yaml.safe_load(blocks(PAGE)[0].above)["services"],
     "hub": {},
 }
 # Of these, the checks that must pass.
@@ -50,10 +51,10 @@ def test_every_check_passes(group):
 def test_the_tutorial_does_what_it_says(group, tmp_path):
     cluster, _ = group
     folder = tmp_path / "here"
-    shutil.copytree(ROOT / "docs/tutorial" / PAGE, folder)
-    (folder / "docs/tutorial").mkdir(parents=True)
-    (folder / "docs/tutorial" / PAGE).symlink_to(folder)
-    said = howto.follow(cluster, f"../tutorial/{PAGE}.md", "lab", folder)
+    shutil.copytree(ROOT / SCRIPTS, folder)
+    (folder / SCRIPTS).parent.mkdir(parents=True)
+    (folder / SCRIPTS).symlink_to(folder)  # to where the page goes
+    said = howto.follow(cluster, f"../../{PAGE}", "lab", folder)
     assert "it is a 0" in said
     assert "of 1797 digits are right (9" in said
 
