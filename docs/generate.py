@@ -35,6 +35,9 @@ MARK = "<!-- Written by `make docs` from the code. -->\n\n"
 def pages() -> dict[str, str]:
     """Return every generated page by file name."""
     return {
+        "../tutorial/from-data-to-answers/from-data-to-answers.ipynb": notebook(
+            "from-data-to-answers.md"
+        ),
         "cluster.schema.json": json.dumps(json_schema(), indent=2) + "\n",
         "cluster-yml.md": MARK + "\n".join(cluster_yml()),
         "cli.md": MARK + "\n".join(command_line()) + "\n",
@@ -55,6 +58,23 @@ def pages() -> dict[str, str]:
         **{f"../images/{name}": picture for name, picture in pictures().items()},
         **{f"../images/{name}": picture for name, picture in PREDICTION["pictures"]().items()},
     }
+
+
+def notebook(page: str) -> str:
+    """Return a tutorial page as a notebook that runs its commands, one folder further down."""
+    text = (REFERENCE.parent / "tutorial" / page).read_text()
+    text = re.sub(r"\]\((?=[\w.])", "](../", text)
+    cells = []
+    for index, part in enumerate(re.split(r"```console\n(.*?)```\n", text, flags=re.DOTALL)):
+        kind, lines = "markdown", part.strip().splitlines(keepends=True)
+        if index % 2:
+            kind = "code"
+            lines = [f"!{line[2:]}" for line in lines if re.match(r"\$ (?!cd )", line)]
+        cell = {"cell_type": kind, "id": f"part-{index}", "metadata": {}, "source": lines}
+        cells.append(cell | ({"execution_count": None, "outputs": []} if kind == "code" else {}))
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    document = {"cells": cells, "metadata": {"kernelspec": kernel}}
+    return json.dumps(document | {"nbformat": 4, "nbformat_minor": 5}, indent=1) + "\n"
 
 
 def pictures() -> dict[str, str]:
