@@ -24,7 +24,8 @@ _DECODE = "sudo --non-interactive unmunge"
 _STEP = (
     "timeout 50 srun --nodes=%s --ntasks-per-node=1 --partition=%s --time=1 --immediate=20 hostname"
 )
-# Prints the GPU, or the part of one, that a job sees, and its rank's device; gpubed-rank fails if the GPU is unusable.
+# Prints the GPU, or the part of one, that a job sees, and its rank's device; gpubed-rank fails if
+# it is unusable.
 _GPU_JOB = (
     "timeout 50 srun --nodelist=%s --partition=%s --ntasks=1 --gres=%s:1 --time=1 --immediate=20 "
     "gpubed-rank sh -c 'echo \"$CUDA_VISIBLE_DEVICES|$GPUBED_DEVICE_NAME\"'"
