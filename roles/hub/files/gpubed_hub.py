@@ -28,6 +28,7 @@ _FIELDS = {
 _WEEK_H = 168.0
 # Slurm's reasons, in words.
 _REASONS = {
+    "None": "Slurm has not looked at it yet",
     "Resources": "what it asks for is in use by other jobs",
     "Priority": "other jobs are in front of it",
     "ReqNodeNotAvail": "nodes that it needs are not available",
@@ -110,7 +111,9 @@ exec {{cmd}}
         """Return the form, within what the cluster has."""
         partitions = _partitions()
         names = "".join(f"<option>{html.escape(name)}</option>" for name in partitions)
-        rows = [_row("partition", "Partition", f'<select name="partition" {_STYLE}>{names}</select>')]
+        rows = [
+            _row("partition", "Partition", f'<select name="partition" {_STYLE}>{names}</select>')
+        ]
         for name, (label, least, step, usual) in _FIELDS.items():
             most = max(found[name] for found in partitions.values())
             if most:
@@ -151,7 +154,9 @@ exec {{cmd}}
             said = f"Job {self.job_id} runs on {node}; JupyterLab starts."
             if state != "RUNNING":
                 why = _REASONS.get(reason.split(",")[0])
-                said = f"Job {self.job_id} waits: {f'{why} ({reason})' if why else reason or state}."
+                said = (
+                    f"Job {self.job_id} waits: {f'{why} ({reason})' if why else reason or state}."
+                )
             if self.job_id and state and said != told:
                 told = said
                 yield {"message": said}

@@ -111,7 +111,8 @@ def _kernels_of(server: dict[str, Any]) -> list[Kernel]:
         trust = ssl._create_unverified_context()  # noqa: S323
         link = http.client.HTTPSConnection(host, server["port"], timeout=_TIMEOUT_S, context=trust)
     header = {"Authorization": f"token {server['token']}"}
-    link.request("GET", f"{server['base_url']}api/kernels", headers=header)
+    # Else the look itself would count as use, and JupyterHub would stop no idle server.
+    link.request("GET", f"{server['base_url']}api/kernels?no_track_activity=1", headers=header)
     answer = link.getresponse()
     if answer.status != http.client.OK:
         raise ValueError(f"port {server['port']} answers {answer.status}")
