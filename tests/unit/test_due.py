@@ -16,7 +16,7 @@ from support.samples import sample_allocation, sample_plan
 from support.specs import ALL_SERVICES
 
 NODES = ["node-0", "node-1", "node-2"]
-SERVICES = {key: ALL_SERVICES[key] for key in ("jupyterlab", "monitoring", "slurm")}
+SERVICES = {key: ALL_SERVICES[key] for key in ("jupyterlab", "monitoring", "slurm", "tracking")}
 
 
 @pytest.fixture
