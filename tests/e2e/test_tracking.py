@@ -1,4 +1,4 @@
-"""Runs log themselves to MLflow, scripts find it, and it goes without trace."""
+"""Runs log themselves to MLflow, scripts find it, and it goes without trace; of track.md."""
 
 import json
 import os
