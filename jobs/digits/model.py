@@ -35,12 +35,11 @@ class Digits(mlflow.pyfunc.PythonModel):
 
 def log(checkpoint: Path, register: str) -> None:
     """Logs the model to the run of this job; a name registers a version of it."""
-    here = Path(__file__).parent
     mlflow.pyfunc.log_model(
         name="model",
-        python_model=Digits(),
+        python_model=__file__,
         artifacts={"checkpoint": str(checkpoint)},
-        code_paths=[str(here / "model.py"), str(here / "network.py")],
+        code_paths=[str(Path(__file__).with_name("network.py"))],
         signature=ModelSignature(
             inputs=Schema([TensorSpec(np.dtype("float32"), (-1, 64), "images")]),
             outputs=Schema([TensorSpec(np.dtype("int64"), (-1,), "digits")]),
@@ -48,3 +47,6 @@ def log(checkpoint: Path, register: str) -> None:
         pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}"],
         registered_model_name=register or None,
     )
+
+
+mlflow.models.set_model(Digits())

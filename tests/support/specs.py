@@ -50,6 +50,7 @@ ALL_SERVICES = {
         "users": [{"name": "ann", "ssh_keys": ["ssh-ed25519 AAAA ann"]}],
         "partitions": [{"name": "all"}],
     },
+    "tracking": {"port": 5050, "memory": "1 GiB", "sources": ["192.0.2.0/24"]},
 }
 SERVICES = {
     "none": {"jupyterlab": None},

@@ -93,7 +93,7 @@ def test_another_recipe_concerns_the_roles_that_take_something_of_it(change):
         if roles.inputs(sample_plan(), role) != roles.inputs(sample_plan(recipe="cuda12"), role)
     }
     assert found == dict.fromkeys(found, NODES)
-    assert set(found) == changed | {"jupyterlab"}, "it runs in the environment that is published"
+    assert set(found) == changed | {"jupyterlab", "tracking"}, "they use the environment that is published"
     assert {"python_env", "horovod"} < changed
     assert not changed & {"ssh_mesh", "firewall", "scratch", "slurm"}
 
@@ -156,7 +156,7 @@ def test_group_vars_concern_all_roles_on_all_nodes(cluster):
 @pytest.mark.parametrize(
     ("path", "concerned"),
     [
-        ("firewall/templates/opening.nft.j2", {"firewall", "rdma", *SERVICES}),
+        ("firewall/templates/opening.nft.j2", {"firewall", "rdma", "tracking", *SERVICES}),
         ("ssh_mesh/tasks/keys.yml", {"ssh_mesh", "jupyterlab", "slurm"}),
         ("nvidia_driver/vars/Debian.yml", {"nvidia_driver", "cuda", "horovod"}),
         ("scratch/tasks/main.yml", {"scratch"}),

@@ -101,9 +101,7 @@ def _port(cluster: Cluster, *, runs: bool) -> int:
 def _tell_login(ui: UI, cluster: Cluster, *, runs: bool) -> None:
     """Say where the password for MLflow is."""
     if runs:
-        look = (
-            f"gpubed ssh {cluster.name} {cluster.allocation.head.name} -- cat .mlflow/credentials"
-        )
+        look = f"gpubed ssh {cluster.name} head -- cat .mlflow/credentials"
         ui.note(f"log in as {tracking.ACCOUNT}: {look} shows its password", whole=True)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from typer import Argument, Option
 
-from gpubed.access import browser
+from gpubed.access import browser, tracking
 from gpubed.cli import completion
 from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
@@ -133,11 +133,15 @@ def _use(ui: UI, paths: ClusterPaths) -> tuple[usage.Row, ...]:
 
 
 def _place(ui: UI, paths: ClusterPaths, measured: Measured, written: list[Path]) -> str | None:
-    """Copy the report to JupyterLab, if the cluster has it; return the page's URL there."""
+    """Copy the report to MLflow and JupyterLab, if the cluster has them; return its URL there."""
     if not paths.allocation.exists():
         return None
     try:
         cluster = Cluster(paths, load_plan(paths.spec), load_allocation(paths.allocation))
+        if cluster.allocation.nodes:
+            tags = {"mlflow.runName": f"report of {measured.folder.name}"}
+            run = tracking.begin(cluster, measured.campaign.job or measured.campaign.name, tags, {})
+            tracking.end(cluster, run, "ok", files=written)
         if not cluster.allocation.nodes or cluster.plan.spec.services.jupyterlab is None:
             return None
         return campaign_reports.place(cluster, measured, written)
