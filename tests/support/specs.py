@@ -51,12 +51,20 @@ ALL_SERVICES = {
         "partitions": [{"name": "all"}],
     },
     "tracking": {"port": 5050, "memory": "1 GiB", "sources": ["192.0.2.0/24"]},
+    "hub": {"port": 8001},
+    "streams": {"port": 4333},
+    "serving": {"port": 8553},
 }
+# Services without which others are refused.
+NEEDS = {"hub": ["slurm"], "serving": ["slurm", "tracking"]}
 SERVICES = {
     "none": {"jupyterlab": None},
     "defaults": {},
     "all": ALL_SERVICES,
-    **{name: {"jupyterlab": None, name: given} for name, given in ALL_SERVICES.items()},
+    **{
+        name: {"jupyterlab": None, **{n: ALL_SERVICES[n] for n in NEEDS.get(name, [])}, name: given}
+        for name, given in ALL_SERVICES.items()
+    },
 }
 RDMA = {"rate": "100 Gbit/s", "rdma": {"dscp": 34, "pfc": True}}
 SCRATCH = {"path": "/fast", "devices": ["/dev/nvme0n1"]}
