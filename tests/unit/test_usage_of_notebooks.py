@@ -35,7 +35,11 @@ class Lab(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         asked = (self.path, self.headers["Authorization"])
-        status, text = self.answer if asked == ("/x/api/kernels?no_track_activity=1", "token t") else (403, b"")
+        status, text = (
+            self.answer
+            if asked == ("/x/api/kernels?no_track_activity=1", "token t")
+            else (403, b"")
+        )
         self.send_response(status)
         self.end_headers()
         self.wfile.write(text)

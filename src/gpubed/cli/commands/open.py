@@ -5,13 +5,14 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from urllib.parse import urlsplit
 
 from typer import Option
 
 from gpubed.access import browser, certificate, services, tensorboard, tunnel
 from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
-from gpubed.configuration import jupyterlab_port, unfinished
+from gpubed.configuration import unfinished
 from gpubed.core.errors import PrerequisiteMissing, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.engines import interruption
@@ -21,6 +22,7 @@ from gpubed.testbeds.specification import load_cluster
 EXAMPLE = "gpubed open lab --print"
 PLACE = ("Work", 50)
 _PAGE = "open.html"
+_FLAGS = {services.STATUS: " --status", services.HUB: " --hub"}
 
 
 def command(
@@ -43,7 +45,7 @@ def command(
     """
     ui, paths = UI(as_json), find(name)
     cluster = load_cluster(paths)
-    plan, allocation = cluster.plan, cluster.allocation
+    allocation = cluster.allocation
     if how_to_trust:
         return _show_how_to_trust(ui, cluster, hub=hub)
     unfinished.require_configured(cluster)
@@ -53,15 +55,11 @@ def command(
         unfinished.require_none(paths)
     service = services.STATUS if status else services.HUB if hub else "jupyterlab"
     url = services.token_url(cluster, service)
-    lab = plan.spec.services.jupyterlab
-    port = jupyterlab_port.port(cluster) if lab and allocation.nodes else 0
-    if hub and plan.spec.services.hub:
-        port = plan.spec.services.hub.port
-        ui.note(f"first passwords, a file for each researcher: {paths.hub_passwords}", whole=True)
-    again = f"gpubed open {paths.name}{' --status' if status else ' --hub' if hub else ''}"
+    port = urlsplit(url).port or 0
+    again = f"gpubed open {paths.name}{_FLAGS.get(service, '')}"
+    if hub:
+        _prepare_for_hub(ui, cluster, by_tunnel=by_tunnel)
     if by_tunnel:
-        if hub:
-            raise UsageError("JupyterHub answers over TLS alone", f"{again} --trust")
         allocation.require_nodes()
         interruption.end_quietly()
         with _page_removed(paths), tunnel.through_ssh(cluster, port) as way:
@@ -76,12 +74,10 @@ def command(
         if words:
             ui.note(f"first: {shlex.join(words)}", whole=True)
         return 0
-    if allocation.nodes:
+    if allocation.nodes and not hub:
         ui.note(
             "the certificate is the cluster's own: 'gpubed open"
             f" {paths.name} --trust' makes it known, '--tunnel' needs none"
-            if not hub
-            else f"the certificate is the cluster's own: '{again} --trust' makes it known"
         )
     if not hidden_port:
         _show(paths, url, again)
@@ -92,6 +88,15 @@ def command(
         ui.note("the tunnel to the head is open until Ctrl-C")
         way.wait(again)
     return 0
+
+
+def _prepare_for_hub(ui: UI, cluster: Cluster, *, by_tunnel: bool) -> None:
+    trust = f"gpubed open {cluster.name} --hub --trust"
+    if by_tunnel:
+        raise UsageError("JupyterHub answers over TLS alone", trust)
+    passwords = cluster.paths.hub_passwords
+    ui.note(f"first passwords, a file for each researcher: {passwords}", whole=True)
+    ui.note(f"the certificate is the cluster's own: '{trust}' makes it known")
 
 
 def _open_tensorboard(ui: UI, cluster: Cluster, *, show: bool) -> int:
@@ -130,7 +135,8 @@ def _show_how_to_trust(ui: UI, cluster: Cluster, *, hub: bool) -> int:
     steps = certificate.steps(cluster.name, trusted)
     document = {"certificate": trusted.certificate, "sha256": trusted.sha256, "systems": steps}
     ui.document("open", document)
-    ui.say(f"{trusted.certificate} vouches for Jupyter{'Hub' if hub else 'Lab'} of {cluster.name} and for nothing else:")
+    service = "JupyterHub" if hub else "JupyterLab"
+    ui.say(f"{trusted.certificate} vouches for {service} of {cluster.name} and for nothing else:")
     ui.say(f"it is limited to {', '.join(trusted.names)}.")
     ui.say(f"SHA-256 {trusted.sha256}")
     ui.say("Copy it to the machine that has the browser, then there:")
