@@ -50,6 +50,7 @@ ALL_SERVICES = {
         "users": [{"name": "ann", "ssh_keys": ["ssh-ed25519 AAAA ann"]}],
         "partitions": [{"name": "all"}],
     },
+    "hub": {"idle": "30 min", "admins": ["ann"]},
 }
 SERVICES = {
     "none": {"jupyterlab": None},

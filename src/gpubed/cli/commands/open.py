@@ -51,14 +51,11 @@ def command(
     unfinished.require_configured(cluster)
     if curves:
         return _open_tensorboard(ui, cluster, show=print_url or as_json)
-    if not status:
-        unfinished.require_none(paths)
     service = services.STATUS if status else services.HUB if hub else "jupyterlab"
+    _prepare(ui, cluster, service, by_tunnel=by_tunnel)
     url = services.token_url(cluster, service)
     port = urlsplit(url).port or 0
     again = f"gpubed open {paths.name}{_FLAGS.get(service, '')}"
-    if hub:
-        _prepare_for_hub(ui, cluster, by_tunnel=by_tunnel)
     if by_tunnel:
         allocation.require_nodes()
         interruption.end_quietly()
@@ -90,7 +87,11 @@ def command(
     return 0
 
 
-def _prepare_for_hub(ui: UI, cluster: Cluster, *, by_tunnel: bool) -> None:
+def _prepare(ui: UI, cluster: Cluster, service: str, *, by_tunnel: bool) -> None:
+    if service != services.STATUS:
+        unfinished.require_none(cluster.paths)
+    if service != services.HUB or cluster.plan.spec.services.hub is None:
+        return
     trust = f"gpubed open {cluster.name} --hub --trust"
     if by_tunnel:
         raise UsageError("JupyterHub answers over TLS alone", trust)
