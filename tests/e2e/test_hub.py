@@ -155,21 +155,19 @@ def is_apart(cluster, bob, node):
     base = url(cluster)
     assert bob.request.get(f"{base}user/bob/api/contents").status == 200
     assert bob.request.get(f"{base}user/alice/api/contents").status in (403, 404)
-    find = "sudo -u bob pgrep --full --newest --euid alice jupyterhub-singleuser"
+    find = "sudo -u bob pgrep --full --oldest --euid alice jupyterhub-singleuser"
     process = cluster.node(node, find).strip()
     for private in (f"/proc/{process}/environ", "/shared/home/alice", "/shared/home/alice/.python"):
         said = cluster.node(
             node, f"sudo -u bob cat {private} 2>&1 || sudo -u bob ls {private} 2>&1 || true"
         )
         assert "Permission denied" in said, private
-    listens = cluster.node(
-        node, f"sudo ss -Hltnp | grep pid={process}, | awk '{{print $4}}'"
-    ).split()
-    for place in listens:
-        ask = f"curl -s -o /dev/null -w '%{{http_code}}' http://{place}/user/alice/api/contents"
-        assert cluster.node(node, f"sudo -u bob {ask} || true").strip() in ("403", "000")
-    assert listens
-    token = cluster.node(node, f"sudo cat /proc/{process}/environ")
+    # From within the cluster, past the proxy.
+    listens = "sudo awk '$1 == \"/user/alice/\" {print $2}' /var/lib/gpubed-hub/routes"
+    place = cluster.node("head", listens).strip()
+    ask = f"curl -s -o /dev/null -w '%{{http_code}}' http://{place}/user/alice/api/contents"
+    assert cluster.node("node-1", f"sudo -u bob {ask}") == "403"
+    token = cluster.node(node, f"sudo -u alice cat /proc/{process}/environ")
     token = token.partition("JUPYTERHUB_API_TOKEN=")[2].partition("\0")[0]
     assert token
     assert token not in cluster.node("head", "ps -e -o args; sudo journalctl --boot --no-pager")
@@ -189,7 +187,8 @@ def test_switched_off_nothing_is_left(group):
     group.edit(lambda spec: spec["services"].pop("hub"))
     group.call("up")
     look = (
-        "systemctl list-unit-files --no-legend 'gpubed-hub*'; pgrep --full jupyterhub | grep -vx $$;"
+        "systemctl list-unit-files --no-legend 'gpubed-hub*';"
+        " pgrep --full jupyterhub | grep -vx $$;"
         " sudo ls -d /etc/gpubed/hub /etc/pam.d/gpubed-hub /var/lib/gpubed-hub /shared/env/hub"
         " /usr/local/bin/gpubed-hub-server /usr/sbin/haproxy 2>/dev/null;"
         " sudo ss -Hltn | grep -E ':(8000|8081) '; sudo passwd --status alice; squeue -h"

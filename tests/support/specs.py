@@ -51,7 +51,7 @@ ALL_SERVICES = {
         "partitions": [{"name": "all"}],
     },
     "tracking": {"port": 5050, "memory": "1 GiB", "sources": ["192.0.2.0/24"]},
-    "hub": {"port": 8001},
+    "hub": {"idle": "30 min", "admins": ["ann"]},
     "streams": {"port": 4333},
     "serving": {"port": 8553},
 }
