@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import ssl
 
-from gpubed.access import tracking, tunnel
+from gpubed.access import serving, tracking, tunnel
 from gpubed.configuration import jupyterlab_port
 from gpubed.core import secret
 from gpubed.core.errors import GpubedError
@@ -13,7 +13,7 @@ from gpubed.nodes.allocation import Cluster
 from gpubed.testbeds import registry
 from gpubed.testbeds.base import JobBackend
 
-STATUS, TRACKING = "status", "tracking"
+STATUS, TRACKING, SERVING = "status", "tracking", "serving"
 _PAGE = "/gpubed/status"
 _TIMEOUT = 10.0
 
@@ -34,6 +34,8 @@ def urls(cluster: Cluster) -> list[dict[str, str]]:
             services.append({"name": STATUS, "url": f"{base}{_PAGE}"})
     if spec.services.tracking:
         services.append({"name": TRACKING, "url": f"https://{host}:{tracking.port(cluster)}/"})
+    if spec.services.serving:
+        services.append({"name": SERVING, "url": f"https://{host}:{spec.services.serving.port}/v2"})
     return services
 
 
@@ -71,6 +73,7 @@ def answers(cluster: Cluster) -> dict[str, str]:
     """Return the fault of each service by name, empty if it answers."""
     faults = {}
     requests = {"jupyterlab": jupyterlab_status, STATUS: page_status, TRACKING: tracking.status}
+    requests[SERVING] = serving.status
     for name in (service["name"] for service in urls(cluster)):
         try:
             status = requests[name](cluster)

@@ -3,7 +3,9 @@
 
 def test_the_proxy_refuses_who_has_no_token(host):
     if host.check_output("hostname") == "node-0":
-        said = host.check_output("curl -sk -o /dev/null -w '%{http_code}' https://localhost:8443/v2")
+        said = host.check_output(
+            "curl -sk -o /dev/null -w '%{http_code}' https://localhost:8443/v2"
+        )
         assert said == "401"
 
 
