@@ -93,9 +93,7 @@ def test_another_recipe_concerns_the_roles_that_take_something_of_it(change):
         if roles.inputs(sample_plan(), role) != roles.inputs(sample_plan(recipe="cuda12"), role)
     }
     assert found == dict.fromkeys(found, NODES)
-    assert set(found) == changed | {"jupyterlab", "tracking"}, (
-        "they use the environment that is published"
-    )
+    assert set(found) == changed | {"jupyterlab"}, "it runs in the environment that is published"
     assert {"python_env", "horovod"} < changed
     assert not changed & {"ssh_mesh", "firewall", "scratch", "slurm"}
 

@@ -64,7 +64,11 @@ ping -q -c 3 -i 0.2 -W 2 "$peer" >/dev/null 2>&1
 [ $? != 1 ] || echo cut
 """
 # The role of each service.
-_ROLES = {"jupyterlab": "jupyterlab", services.STATUS: "monitoring"}
+_ROLES = {
+    "jupyterlab": "jupyterlab",
+    services.STATUS: "monitoring",
+    services.TRACKING: "tracking",
+}
 
 
 @dataclass(frozen=True)
