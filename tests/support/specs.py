@@ -46,6 +46,7 @@ ALL_SERVICES = {
     "jupyterlab": {"port": 9999},
     "docker": {"data_root": "/data/docker", "user_access": False, "mirror": "https://m.example/"},
     "monitoring": {"port": 9191, "retention": "2 d"},
+    "streams": {"port": 4333, "quota": "2 GiB", "retention": "2 d"},
     "slurm": {
         "users": [{"name": "ann", "ssh_keys": ["ssh-ed25519 AAAA ann"]}],
         "partitions": [{"name": "all"}],

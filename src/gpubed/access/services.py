@@ -7,7 +7,7 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpubed.access import tracking, tunnel
+from gpubed.access import serving, tracking, tunnel
 from gpubed.configuration import jupyterlab_port
 from gpubed.core import secret
 from gpubed.core.errors import GpubedError
@@ -15,7 +15,7 @@ from gpubed.nodes.allocation import Cluster
 from gpubed.testbeds import registry
 from gpubed.testbeds.base import JobBackend
 
-STATUS, HUB, TRACKING = "status", "hub", "tracking"
+STATUS, HUB, TRACKING, SERVING = "status", "hub", "tracking", "serving"
 # What each is called, and its key in the specification.
 _PRODUCTS = {
     "jupyterlab": ("JupyterLab", "jupyterlab"),
@@ -60,6 +60,8 @@ def urls(cluster: Cluster) -> list[dict[str, str]]:
         services.append({"name": HUB, "url": f"https://{host}:{spec.services.hub.port}/"})
     if spec.services.tracking:
         services.append({"name": TRACKING, "url": f"https://{host}:{tracking.port(cluster)}/"})
+    if spec.services.serving:
+        services.append({"name": SERVING, "url": f"https://{host}:{spec.services.serving.port}/v2"})
     return services
 
 
@@ -106,6 +108,7 @@ def answers(cluster: Cluster) -> dict[str, str]:
     """Return the fault of each service by name, empty if it answers."""
     faults = {}
     requests = {"jupyterlab": jupyterlab_status, STATUS: page_status, TRACKING: tracking.status}
+    requests[SERVING] = serving.status
     for name in requests.keys() & {service["name"] for service in urls(cluster)}:
         try:
             status = requests[name](cluster)

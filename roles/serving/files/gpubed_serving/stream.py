@@ -11,7 +11,7 @@ import asyncio
 import json
 import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import nats
 from nats.aio.msg import Msg
@@ -45,7 +45,9 @@ async def _score(replica: Replica) -> None:
         max_reconnect_attempts=-1,
     )
     jets, durable = connection.jetstream(), f"serving-{model}"
-    target, dead = [await _subject(jets, n) for n in (replica.track["target"], f"{source}-dead")]
+    made = login.get("stream", {})  # what streams are made with
+    names = (replica.track["target"], f"{source}-dead")
+    target, dead = [await _subject(jets, name, made) for name in names]
     await jets.add_consumer(source, ConsumerConfig(durable_name=durable, ack_wait=ACK_S))
     pulled = await jets.pull_subscribe_bind(durable=durable, stream=source)
 
@@ -80,10 +82,10 @@ async def _score(replica: Replica) -> None:
     await connection.drain()
 
 
-async def _subject(jets: JetStreamContext, name: str) -> str:
+async def _subject(jets: JetStreamContext, name: str, made: dict[str, Any]) -> str:
     """Return a subject of a stream, which is made if there is none."""
     try:
         info = await jets.stream_info(name)
     except NotFoundError:
-        info = await jets.add_stream(name=name, subjects=[name])
+        info = await jets.add_stream(name=name, subjects=[name], **made)
     return (info.config.subjects or [name])[0].replace(">", "scored").replace("*", "scored")
