@@ -30,9 +30,10 @@ async def main(name, count, size):
     async with await nats.connect(me["servers"], tls=tls, **login) as connection:
         js = connection.jetstream()
         await js.add_stream(name=name, subjects=[f"{name}.*"], **me["stream"])
-        for first in range(0, count, 2000):
+        together = min(2000, max(1, 1_000_000 // size))
+        for first in range(0, count, together):
             sent = []
-            for number in range(first, min(first + 2000, count)):
+            for number in range(first, min(first + together, count)):
                 content = f"{number}".rjust(size).encode()
                 checksum = hashlib.sha256(content).hexdigest()
                 sent.append(
