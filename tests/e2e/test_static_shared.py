@@ -1,7 +1,9 @@
 """Hosts that others use: behind two jumps, with a firewall, a Docker and services of their owner.
 
 Two real hosts with systemd: sshd on port 2222, fish as login shell, ufw, Debian's Docker with a
-`daemon.json`, a web server. They are used during the cluster's time, and as they were after `down`.
+`daemon.json`, a web server; the first also has a Slurm at work and an NFS server (Ganesha, as the
+kernel of containers has none). They are used during the cluster's time, and as they were after
+`down`.
 """
 
 import json
@@ -39,6 +41,34 @@ ufw allow proto tcp from GATE to any port 2222
 ufw allow 8080/tcp
 ufw --force enable
 """
+# Of the first host's owner: a Slurm in which a job runs and the next one waits, and an export.
+BUSY = """set -e
+apt-get -qq install -y --no-install-recommends slurmctld slurmd munge nfs-ganesha-mem > /dev/null
+cat > /etc/slurm/slurm.conf << END
+ClusterName=mine
+SlurmctldHost=node-0(127.0.0.1)
+SlurmUser=slurm
+StateSaveLocation=/var/lib/slurm/slurmctld
+SlurmdSpoolDir=/var/lib/slurm/slurmd
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+NodeName=node-0 NodeAddr=127.0.0.1
+PartitionName=main Nodes=ALL Default=YES
+END
+cat > /etc/ganesha/ganesha.conf << END
+EXPORT { Export_Id = 1; Path = /mine; Pseudo = /mine; Access_Type = RO; FSAL { Name = MEM; } }
+END
+systemctl restart munge slurmctld slurmd nfs-ganesha
+systemctl reset-failed
+ufw allow 2049/tcp
+for job in runs waits; do
+  runuser -u nobody -- sbatch -J $job --chdir / --output /dev/null --wrap 'exec sleep infinity'
+done
+until squeue --noheader --states R | grep -q runs; do sleep 1; done
+"""
+ASK = "systemctl show --property=Id,MainPID munge slurmctld slurmd nfs-ganesha; " + (
+    "squeue --noheader --format '%i %j %T'; pgrep -af '^sleep infinity'"
+)
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +106,8 @@ def cluster(ground, nodes, tmp_path_factory):
     for name in HOSTS:
         gate = nodes[GATES[1]]["control_address"]
         on(nodes, name, "sh", "-es", text=PREPARED.replace("GATE", gate))
+    on(nodes, HOSTS[0], "timeout", "180", "sh", "-es", text=BUSY)
+    on(nodes, GATES[0], "sh", "-ec", "apt-get -qq update; apt-get -qq install -y libnfs-utils")
     for host in backend["hosts"]["node"]:
         host["port"] = 2222
     with (root / "known_hosts").open("a") as file:
@@ -111,14 +143,26 @@ def states(nodes):
         rules = on(nodes, name, "nft", "--stateless", "list", "ruleset").splitlines()
         # Docker, which was restarted, inserts its own anew: their order is another.
         found[name] = {**state, "rules": {f"{n} of {r}": "" for r, n in Counter(rules).items()}}
+        files = state["files"].items()
+        work = ("/var/lib/slurm/", "/var/lib/nfs/")
+        found[name]["files"] = {path: is_ for path, is_ in files if not path.startswith(work)}
+    found[HOSTS[0]]["owners"] = owners(nodes)
+    return found
+
+
+def owners(nodes):
+    """Return which processes the owner's Slurm and NFS server are, and the queue."""
+    found = dict.fromkeys(on(nodes, HOSTS[0], "sh", "-ec", ASK).splitlines(), "")
+    assert {"1 runs RUNNING", "2 waits PENDING"} <= found.keys()
     return found
 
 
 def is_served(nodes):
-    """Ask each host's web server from outside of the cluster."""
+    """Ask each host's web server, and the first one's NFS server, from outside of the cluster."""
     ask = "from urllib.request import urlopen; urlopen('http://{}:8080/', timeout=5)"
     for name in HOSTS:
         on(nodes, GATES[0], "python3", "-c", ask.format(nodes[name]["control_address"]))
+    on(nodes, GATES[0], "nfs-ls", f"nfs://{nodes[HOSTS[0]]['control_address']}/mine?version=4")
 
 
 def test_a_firewall_that_keeps_nodes_apart_is_named_before_anything_changes(cluster, nodes):
@@ -130,6 +174,18 @@ def test_a_firewall_that_keeps_nodes_apart_is_named_before_anything_changes(clus
     assert states(nodes) == before
     for name in HOSTS:
         on(nodes, name, *ADMITS.split())
+
+
+def test_a_slurm_beside_the_owners_is_refused_before_anything_changes(cluster, nodes):
+    before = states(nodes)
+    cluster.edit(lambda spec: spec["services"].update(slurm={}))
+    for verb in ("doctor", "plan", "up"):
+        done = cluster.call(verb, rc=None)
+        assert done.returncode, verb
+        said = "node-0 has what gpubed did not set up and Slurm would overwrite or stop: /etc/slurm"
+        assert said in done.stdout + done.stderr, verb
+    assert states(nodes) == before
+    cluster.edit(lambda spec: spec["services"].pop("slurm"))
 
 
 def test_plan_tells_what_would_change_on_each_host(cluster, nodes):
@@ -146,6 +202,7 @@ def test_plan_tells_what_would_change_on_each_host(cluster, nodes):
         assert "gpubed-firewall.service" in units
         [ports] = [line for line in said if line.startswith(f"{name}: the firewall leaves open")]
         assert re.search(r"\btcp 2222, .*\btcp 8080\b", ports)
+    assert not re.search("slurm|munge|ganesha", " ".join(said))
     assert states(nodes) == before
 
 
@@ -158,6 +215,7 @@ def test_hosts_are_used_by_both_and_are_as_they_were(cluster, nodes):
     assert up["state"] == "ready", up["verification"]
     assert up["verification"]["failed"] == 0
     is_served(nodes)
+    assert owners(nodes) == before[HOSTS[0]]["owners"]
     for name in HOSTS:
         table = on(nodes, name, "nft", "list", "table", "inet", "gpubed")
         assert "hook forward" not in table, "Docker forwarded before gpubed came"

@@ -30,7 +30,7 @@ import yaml
 
 from gpubed.backends.openstack import testbed
 from support import hypervisor
-from support.cluster import BIN, Cluster
+from support.cluster import BIN, Cluster, unique
 
 ACCESS_FROM = os.environ.get("GPUBED_LIVE_ACCESS_FROM", "198.51.100.0/24")
 NEEDED = [
@@ -196,7 +196,7 @@ def live(login: Login, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Liv
         "shaping": "qos" if connection.network.find_extension("qos") else "none",
     }
     changes = {"backend": backend, "nodes": [{"count": 3}], "configure": False}
-    name = f"live-{uuid.uuid4().hex[:6]}"
+    name = unique("live")
     made = Cluster(tmp_path_factory.mktemp("project"), name, **changes)
     found = Live(connection, made, everything(connection), flavors[0].name, login)
     try:

@@ -16,7 +16,7 @@ import pytest
 from gpubed.core import secret
 from live.conftest import ACCESS_FROM, NEEDED, Live, Login, everything
 from support import hypervisor
-from support.cluster import Cluster
+from support.cluster import Cluster, unique
 
 pytestmark = NEEDED
 # What a cloud itself writes whenever something joins or leaves.
@@ -87,7 +87,7 @@ def cluster(lab: Lab, login: Login, tmp_path: Path) -> Iterator[Live]:
     image = next(iter(lab.connection.image.images(name="debian-12")))
     common = {"cloud": "live", "flavor": flavor.id, "images": {"debian-12": image.id}}
     backend = {"type": "openstack", **common, "access_from": [ACCESS_FROM], "shaping": "none"}
-    name = f"live-{uuid.uuid4().hex[:6]}"
+    name = unique("live")
     made = Cluster(
         tmp_path / "project",
         name,

@@ -77,7 +77,8 @@ def refuse(cluster, there, edit):
         assert there() == before
     finally:
         cluster.write(spec)
-    assert cluster.json("plan", *cluster.engine)["changes"] == [], "as if it had not been asked for"
+    planned = cluster.json("plan", *cluster.engine)["changes"]
+    assert planned == [], f"not as if it had not been asked for: {planned}"
     return refused.stderr
 
 

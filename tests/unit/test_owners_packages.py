@@ -41,7 +41,10 @@ class Session:
     def __exit__(self, *_):
         pass
 
-    def run(self, _command, _shell, *words, stdin, **_):
+    def run(self, command, _shell, *words, stdin, **_):
+        if command.startswith("[ -e"):
+            self.foreign = words
+            return CommandResult(self._answers["slurm"], "", 0, 0.1)
         self.asked.append(words)
         said = self._answers["base" if "look" in words else "hardware"]
         if isinstance(said, Exception):
@@ -54,13 +57,13 @@ def host(tmp_path, monkeypatch):
     """A function that lets `doctor` look at a host that tells this; returns the findings."""
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
 
-    def look(base, facts=None, gpus=0, recipe="cpu", id_="node-0-1"):
+    def look(base, facts=None, gpus=0, recipe="cpu", id_="node-0-1", slurm=""):
         paths = Project(tmp_path).cluster("own")
         paths.spec.parent.mkdir(parents=True, exist_ok=True)
         paths.spec.write_text(SPEC.replace("GPUS", str(gpus)).replace("RECIPE", recipe))
         plan = load_plan(paths.spec)
         node = SimpleNamespace(name=plan.nodes[0].name, id=id_)
-        session = Session(node, {"base": base, "hardware": facts})
+        session = Session(node, {"base": base, "hardware": facts, "slurm": slurm})
         hosts = "gpubed.backends.static.testbed.StaticTestbed.hosts"
         monkeypatch.setattr(hosts, lambda *_: [session])
         look.session = session
@@ -89,6 +92,16 @@ def test_what_a_host_would_get_is_told_until_it_is_a_node(host):
     assert files == "node-0 has files that roles would edit: /etc/hosts"
     assert "/etc/docker/daemon.json" in json.loads(host.session.asked[-1][-1])["edits"]
     assert len(host(base)) == 1
+
+
+def test_a_slurm_of_the_owners_is_refused_before_anything_changes(host):
+    *_, finding = host(told(), id_="", slurm="/etc/slurm/slurm.conf\nslurmd.service\n")
+    assert not finding.ok
+    assert "Slurm would overwrite or stop: /etc/slurm/slurm.conf, slurmd.service" in finding.message
+    group, note, *_, server = host.session.foreign
+    assert (group, note) == ("researchers", "/var/lib/gpubed/slurm-database")
+    assert server == "mysql.service"
+    assert all(finding.ok for finding in host(told(), slurm="slurmd.service\n")), "it is a node"
 
 
 GOES = {

@@ -113,3 +113,4 @@ def test_a_node_of_another_cluster_of_the_name_is_neither_removed_nor_taken_for_
         up()
     assert cloud.broken == ["node-1"]
     assert not record.read(cloud.paths).left_out
+    assert record.read(cloud.paths).killed, "the next `up` reads what the plugin made of it"

@@ -41,7 +41,12 @@ def makes_nodes(planned: Result) -> bool:
 
 def changes_nodes(planned: Result) -> bool:
     """Return whether a plan changes existing nodes or their links."""
-    return any(s.op in _CHANGES and kind_of(s) in _NODES | _LINKS for s in planned.steps)
+    return any(step.op in _CHANGES and is_of_nodes(step) for step in planned.steps)
+
+
+def is_of_nodes(step: ResourceEvent) -> bool:
+    """Return whether a step is one of a node or of its links."""
+    return kind_of(step) in _NODES | _LINKS
 
 
 def removed_nodes(planned: Result | None) -> set[str]:

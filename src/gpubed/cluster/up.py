@@ -194,6 +194,9 @@ def _up(run: Run, damaged: Probed | None, planned: Result | None, overdue: Colle
             except Locked:
                 raise
             except GpubedError as error:
+                # A plugin may record a failed change, such as another flavor, as done.
+                with record.changed(paths) as recorded:
+                    recorded.killed |= bool(run.testbed.backend.native)
                 if explained := run.testbed.backend.explained(error):
                     raise explained from error
                 # The error says only that a server did not start; the testbed says which and why.
@@ -207,13 +210,14 @@ def _applied(run: Run, planned: Result | None) -> Result:
     """Let the engine apply the plan.
 
     gpubed's own resources record that nodes are about to be changed. Pulumi's plugins do not, so
-    this function does, and undoes it if no step was begun.
+    this function does, and undoes it if no step of theirs was begun.
     """
     began = False
 
     def on_event(event: ResourceEvent | LogEvent) -> None:
         nonlocal began
-        began |= isinstance(event, ResourceEvent) and event.op not in _NOT_A_CHANGE
+        if isinstance(event, ResourceEvent) and event.op not in _NOT_A_CHANGE:
+            began |= removals.is_of_nodes(event)
         emit(event)
 
     native = planned and run.testbed.backend.native and removals.changes_nodes(planned)
@@ -368,11 +372,12 @@ def preview(paths: ClusterPaths, engine: EngineName) -> Preview:
     damaged = probe.damaged(probe.before_up(paths, plan))
     audits.remember(stack)
     gone = list[str]()
-    if damaged:
+    stale = damaged is not None or record.read(paths).killed
+    if stale:
         testbeds = audits.testbeds(stack, testbed)
         gone = removals.gone(audits.missing_data(stack, testbeds))
         testbeds.require_refreshable()
-    planned = stack.preview(emit, refresh=damaged is not None)
+    planned = stack.preview(emit, refresh=stale)
     existing, abandoned, notes = _recovery(stack, testbed, plan)
     steps = planned.steps if stack.has_resources() else ()  # without a state, all would seem new
     left = shared_storage.left_behind(paths, plan, steps, existing)

@@ -1,4 +1,4 @@
-"""Predicts how the packages of roles would change an own host.
+"""Predicts how roles would change an own host, above all its packages.
 
 A role lists its packages in `meta/gpubed.yml`. The installer of role base (`packages.py look`)
 simulates their installation. Packages that a role chooses on the node, such as a compiler, are not
@@ -83,8 +83,11 @@ def look(ssh: SSH, plan: ClusterPlan, node: NodePlan, replaced: str = "") -> lis
     }
     output = run_program(ssh, "base/files/packages.py", "look", json.dumps(request)).stdout
     looked = reading.reply(output, f"the packages of {ssh.node.name}").json(Looked)
-    news = [] if ssh.node.id else _news(looked, plan, node)
-    return [*_findings(looked, plan, node), *news]
+    found = [*_findings(looked, plan, node)]
+    if not ssh.node.id:
+        found += _news(looked, plan, node)
+        found += _owners_slurm(ssh, plan, node)
+    return found
 
 
 def replaced_drivers(sessions: Mapping[str, SSH], plan: ClusterPlan) -> dict[str, str]:
@@ -170,6 +173,26 @@ def _news(looked: Looked, plan: ClusterPlan, node: NodePlan) -> list[Finding]:
         for what, names in lines.items()
         if names
     ]
+
+
+def _owners_slurm(ssh: SSH, plan: ClusterPlan, node: NodePlan) -> list[Finding]:
+    """Report a Slurm of the owner's, which role slurm refuses only after other roles ran."""
+    if not plan.spec.services.slurm:
+        return []
+    marked, *words = _value(
+        _variables(plan, "slurm", node), "{{ [__slurm_condition] + __slurm_foreign_words }}"
+    )
+    program = reading.file(assets() / "roles/slurm/files/foreign-slurm").text()
+    command = " ".join(["[ -e %s ] || sudo -n sh -s --", *("%s" for _ in words)])
+    # Without sudo the testbed refuses the host.
+    output = ssh.run(command, marked, *words, stdin=program, check=False).stdout
+    there = ", ".join(reading.reply(output, f"the Slurm of {node.name}").text().splitlines())
+    message = f"{node.name} has what gpubed did not set up and Slurm would overwrite or stop: "
+    fix = (
+        "take services.slurm out of cluster.yml; or, if nobody needs these any more, stop the "
+        "services, remove the packages and move the files away"
+    )
+    return [Finding(f"slurm.{node.name}", False, message + there, fix)] if there else []
 
 
 def _value(variables: Mapping[str, Any], template: str) -> Any:

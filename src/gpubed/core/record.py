@@ -50,7 +50,9 @@ class Record(BaseModel):
     unfinished: Literal["", "roles", "nodes"] = ""
     # What began an unfinished `down`: "watch", or empty for a person; None without such a `down`
     removing: str | None = None
-    killed: bool = False  # whether a killed run may have left resources that are in no state
+    # Whether a killed run, or a plugin that failed, may have left resources that the state does not
+    # have as they are.
+    killed: bool = False
     reshaped: bool = False  # whether links may have another rate than declared
     left_out: dict[str, str] = {}  # nodes that a Pulumi plugin could not make, with the reasons
     without: list[str] = []  # the own hosts that a running `down` skips
