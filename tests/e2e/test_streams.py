@@ -43,7 +43,8 @@ async def main(name, count, size):
                 )
             for one in await asyncio.gather(*sent, return_exceptions=True):
                 if isinstance(one, Exception):
-                    sys.exit(str(one))
+                    print(one)
+                    return
 
 asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
 """
