@@ -57,6 +57,7 @@ SERVICES = {
     "defaults": {},
     "all": ALL_SERVICES,
     **{name: {"jupyterlab": None, name: given} for name, given in ALL_SERVICES.items()},
+    "hub": {"jupyterlab": None, **{name: ALL_SERVICES[name] for name in ("slurm", "hub")}},
 }
 RDMA = {"rate": "100 Gbit/s", "rdma": {"dscp": 34, "pfc": True}}
 SCRATCH = {"path": "/fast", "devices": ["/dev/nvme0n1"]}
