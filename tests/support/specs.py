@@ -53,7 +53,6 @@ ALL_SERVICES = {
     },
     "tracking": {"port": 5050, "memory": "1 GiB", "sources": ["192.0.2.0/24"]},
     "hub": {"idle": "30 min", "admins": ["ann"]},
-    "streams": {"port": 4333},
     "serving": {"port": 8553},
 }
 # Services without which others are refused.
