@@ -156,7 +156,10 @@ def test_group_vars_concern_all_roles_on_all_nodes(cluster):
 @pytest.mark.parametrize(
     ("path", "concerned"),
     [
-        ("firewall/templates/opening.nft.j2", {"firewall", "rdma", "tracking", *SERVICES}),
+        (
+            "firewall/templates/opening.nft.j2",
+            {"firewall", "rdma", "hub", "tracking", "serving", *SERVICES},
+        ),
         ("ssh_mesh/tasks/keys.yml", {"ssh_mesh", "jupyterlab", "slurm"}),
         ("nvidia_driver/vars/Debian.yml", {"nvidia_driver", "cuda", "horovod"}),
         ("scratch/tasks/main.yml", {"scratch"}),

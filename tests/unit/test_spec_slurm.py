@@ -62,3 +62,19 @@ def test_a_wrong_key_is_told_with_its_user_and_an_example(tmp_path):
     assert (error.line, error.path) == (7, "services.slurm.users.0.ssh_keys.0")
     assert error.message.startswith("user 'alice': must be a public key")
     assert "ssh-ed25519 AAAA" in error.message
+
+
+@pytest.mark.parametrize(
+    ("services", "words"),
+    [
+        ("  hub: {}\n", "hub needs slurm"),
+        ("  slurm: {}\n  hub: {admins: [eve]}\n", "hub.admins: 'eve' is not one of slurm.users"),
+    ],
+)
+def test_a_hub_needs_researchers(tmp_path, services, words):
+    """Who logs in, and where servers run, is Slurm's."""
+    path = tmp_path / "lab" / "cluster.yml"
+    path.parent.mkdir()
+    path.write_text(HEAD + services)
+    _, (error,) = specification.check(path)
+    assert words in error.message
