@@ -78,7 +78,7 @@ async def _score(replica: Replica) -> None:
                 fault = next((error for error in done if error), None)
                 replica.reason = f"results are not stored: {fault!r}" if fault else ""
                 replica.pending = (await pulled.consumer_info()).num_pending
-            except nats.errors.TimeoutError:
+            except asyncio.TimeoutError:  # noqa: UP041  Python 3.10 has two
                 replica.pending = 0
 
     await asyncio.gather(*(loop() for _ in range(LOOPS)))
