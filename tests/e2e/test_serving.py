@@ -237,7 +237,7 @@ def test_its_throughput_is_that_of_a_loop_by_hand(served):
     with Load(served, rows=BATCH) as load:
         time.sleep(15)
     track = served.json("serve", "--status")["models"]["digits"]["tracks"][0]
-    print(
+    print(  # noqa: T201  for serve.md
         f"by hand: {one:.0f} images/s one by one, {many:.0f} in batches of {BATCH}; served: "
         f"{load.rate:.0f} in requests of {BATCH}, p50 {track['p50_s']}, p99 {track['p99_s']}"
     )

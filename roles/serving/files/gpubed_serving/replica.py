@@ -228,7 +228,8 @@ async def main() -> None:
     await serving
     notes.cancel()
     replica.note()
-    replica.model.process.kill()
+    with contextlib.suppress(ProcessLookupError):
+        replica.model.process.kill()
     sys.exit(replica.reason if replica.state == "failed" else None)
 
 

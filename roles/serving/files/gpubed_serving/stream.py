@@ -23,15 +23,18 @@ if TYPE_CHECKING:
     from replica import Replica
 
 AT_ONCE, LOOPS = 64, 2
-ACK_S, MOST_TRIES = 60, 5
+ACK_S, MOST_TRIES, AGAIN_S = 60, 5, 5
 
 
 async def score(replica: Replica) -> None:
-    """Score until the replica ends; a replica whose streams do not answer at the start fails."""
-    try:
-        await _score(replica)
-    except Exception as error:
-        replica.fail(f"the streams {replica.track['source']}, {replica.track['target']}: {error!r}")
+    """Score until the replica ends; streams that do not answer are asked again."""
+    while not replica.ended.is_set():
+        try:
+            await _score(replica)
+        except Exception as error:
+            names = f"{replica.track['source']}, {replica.track['target']}"
+            replica.reason = f"the streams {names} do not answer: {error!r}"
+            await asyncio.sleep(AGAIN_S)
 
 
 async def _score(replica: Replica) -> None:
@@ -75,7 +78,7 @@ async def _score(replica: Replica) -> None:
                 fault = next((error for error in done if error), None)
                 replica.reason = f"results are not stored: {fault!r}" if fault else ""
                 replica.pending = (await pulled.consumer_info()).num_pending
-            except nats.errors.TimeoutError:
+            except asyncio.TimeoutError:  # noqa: UP041  Python 3.10 has two
                 replica.pending = 0
 
     await asyncio.gather(*(loop() for _ in range(LOOPS)))
