@@ -14,7 +14,7 @@ from ansible.template import Templar, trust_as_template
 from support import by_path, machines, role_variables, simulated
 
 ROLE = machines.ROOT / "roles/slurm"
-CPU = {"topology": {"CPUs": 8}, "memory": 30000}
+CPU = {"topology": {"CPUs": 8}, "memory": 30000, "slices": [], "mig": "", "shards": 0}
 A100, T4 = "nvidia_a100-sxm4-80gb", "tesla_t4"
 NONE = {**CPU, "gpus": [], "nvml": False, "cgroup": True}
 
@@ -42,6 +42,10 @@ def render(name, offers):
         "__slurm_gpu_types": types,
         "__slurm_memory_per_cpu": 3750,
         "__slurm_nodes": nodes,
+        "__slurm_part_types": [
+            *(["slice"] if any(each["slices"] for each in offers) else []),
+            *(["shard"] if any(each["shards"] for each in offers) else []),
+        ],
         "__slurm_srun_ports": "60001-61000",
     }
     text = (ROLE / "templates" / name).read_text()
@@ -61,6 +65,21 @@ def test_nodes_offer_their_gpus_by_model():
         f" Gres=gpu:{A100}:1,gpu:{T4}:1 State=UNKNOWN",
         " Gres=gpu:2 State=UNKNOWN",
         " State=UNKNOWN",
+    ]
+
+
+def test_parts_of_gpus_have_names_of_their_own():
+    """Whoever asks for gpu gets no slice."""
+    slices = [f"/dev/nvidia0,/dev/nvidia-caps/nvidia-cap{first}" for first in (12, 21)]
+    offers = [{**NONE, "mig": "1g.10gb", "slices": slices}, {**offer(T4), "shards": 4}, NONE]
+    assert node_lines(offers) == [
+        " Gres=slice:1g.10gb:2 State=UNKNOWN",
+        f" Gres=gpu:{T4}:1,shard:4 State=UNKNOWN",
+        " State=UNKNOWN",
+    ]
+    assert "GresTypes=gpu,slice,shard" in render("slurm.conf.j2", offers)
+    assert render("gres.conf.j2", offers)[1:3] == [
+        f"NodeName=node-0 Name=slice Type=1g.10gb MultipleFiles={files}" for files in slices
     ]
 
 
@@ -86,7 +105,7 @@ def test_gpus_have_the_numbers_of_the_driver_not_those_of_their_device_files():
         __slurm_gpu_information={"stdout": told},
     )
     assert [gpu["device"] for gpu in found] == [f"/dev/nvidia{number}" for number in (2, 3, 0, 1)]
-    lines = render("gres.conf.j2", [{**CPU, "gpus": found, "nvml": False, "cgroup": True}])
+    lines = render("gres.conf.j2", [{**NONE, "gpus": found}])
     assert [line.rpartition("File=/dev/nvidia")[2] for line in lines[1:]] == ["2", "3", "0", "1"]
 
 

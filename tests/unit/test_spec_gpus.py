@@ -85,6 +85,29 @@ REFUSED = {
         3,
         "8 at most",
     ),
+    "a model without MIG": (
+        LOCAL,
+        "cuda12",
+        "gpus: {per_node: 1, mig: 1g.10gb}, simulate: V100-SXM2-16GB",
+        3,
+        "cannot be cut: it has no MIG (shards: N",
+    ),
+    "a profile that the model has not": (
+        LOCAL,
+        "cuda13",
+        "gpus: {per_node: 1, mig: 1g.5gb}, simulate: A100-SXM4-80GB",
+        3,
+        "has no such MIG profile (1g.10gb, 1g.20gb",
+    ),
+    "no profile": (STATIC, "cuda13", "gpus: {per_node: 1, mig: 7}", 3, "text"),
+    "cut and shared": (
+        STATIC,
+        "cuda13",
+        "gpus: {per_node: 1, mig: 1g.10gb, shards: 2}",
+        3,
+        "exclude each other",
+    ),
+    "parts of none": (STATIC, "cuda13", "gpus: {per_node: 0, shards: 2}", 3, "per_node is 0"),
     "generations without a common driver": (
         LOCAL,
         "cuda12",
@@ -139,6 +162,22 @@ def test_a_recipe_without_gpus_is_refused_on_all_backends(write, backend):
     assert [(e.line, e.allowed) for e in errors if e.path == "recipe"] == [
         (5, "allowed: cuda12, cuda13")
     ]
+
+
+@pytest.mark.parametrize("backend", sorted(BACKENDS))
+@pytest.mark.parametrize("part", ["mig: 1g.10gb", "shards: 4"])
+def test_parts_of_gpus_are_refused_where_no_slurm_of_the_cluster_gives_them(write, backend, part):
+    path = write(json.dumps(BACKENDS[backend]), "cuda13", f"gpus: {{per_node: 1, {part}}}")
+    place = f"nodes.0.gpus.{part.split(':')[0]}"
+    assert place in [error.path for error in specification.check(path)[1]]
+    path.write_text(path.read_text() + "services: {slurm: {}}\n")
+    refused = place in [error.path for error in specification.check(path)[1]]
+    assert refused == (backend in ("gpulab", "slurm"))
+
+
+def test_gpus_that_are_whole_are_written_as_a_number(write):
+    spec = specification.load(write(STATIC, "cuda13", "gpus: {per_node: 2}"))
+    assert spec.model_dump(mode="json")["nodes"][0]["gpus"] == 2
 
 
 @pytest.mark.parametrize(

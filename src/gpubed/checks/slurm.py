@@ -98,9 +98,10 @@ def _gpus(context: Context, node: Node, state: str, gres: str) -> Check:
         reason = f"Slurm offers {gres}, and not {_listed(wanted)}"
     else:
         reason = _gpu_job(context, node, kind) if state == "idle" else ""
-    tried = f"a job with one {kind} computes{'' if state == 'idle' else f' (not tried: {state})'}"
+    part = kind.replace("gpu", "GPU")
+    tried = f"a job with one {part} computes{'' if state == 'idle' else f' (not tried: {state})'}"
     limit = f"{_listed(wanted)}; {tried}"
-    return judged("slurm.gpus", node.name, reason, found[kind], limit, f"{kind}s")
+    return judged("slurm.gpus", node.name, reason, found[kind], limit, f"{part}s")
 
 
 def _listed(counts: Mapping[str, int]) -> str:
@@ -113,13 +114,14 @@ def _gpu_job(context: Context, node: Node, kind: str) -> str:
     if partition is None:
         return f"no partition has group {node.group}: see services.slurm.partitions"
     done = context.head.run(_GPU_JOB, node.name, partition, kind, check=False)
+    part = kind.replace("gpu", "GPU")
     if done.exit_code:
-        return f"a job with one {kind} fails: {done.tail}"
+        return f"a job with one {part} fails: {done.tail}"
     visible, _, device = done.stdout.strip().partition("|")
     if len(visible.split(",")) != 1 or not visible or (kind == "slice" and visible[:4] != "MIG-"):
-        return f"a job with one {kind} sees {visible or 'none'}"
+        return f"a job with one {part} sees {visible or 'none'}"
     if not device.startswith("cuda") and node.name not in context.simulated:
-        return f"a job with one {kind} computes on {device or 'nothing'}"
+        return f"a job with one {part} computes on {device or 'nothing'}"
     return ""
 
 

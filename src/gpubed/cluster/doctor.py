@@ -50,13 +50,14 @@ def examine(paths: ClusterPaths | None) -> list[Finding]:
 def gpu_hosts(paths: ClusterPaths) -> list[Finding]:
     """Check the machines that should have GPUs: nodes, or hosts that will become nodes."""
     plan = load_plan(paths.spec)
-    gpus = {node.name: node.gpus for node in plan.nodes if node.gpus}
+    gpus = {node.name: node for node in plan.nodes if node.gpus}
 
     def check(session: SSH) -> list[Finding]:
         name = session.node.name
         try:
             with session:
-                return host.findings(name, host.look(session), gpus[name])
+                seen, wanted = host.look(session), gpus[name]
+                return host.findings(name, seen, wanted.gpus, cut=bool(wanted.mig))
         except GpubedError as error:
             return [Finding(f"gpu.{name}", False, error.message, error.hint)]
 

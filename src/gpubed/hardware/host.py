@@ -91,14 +91,15 @@ def look(ssh: SSH) -> GpuHost:
     return reading.reply(output, f"the description of {ssh.node.name}'s GPUs").json(GpuHost)
 
 
-def findings(name: str, host: GpuHost, asked: int) -> list[Finding]:
-    """Judge a host that is to have `asked` GPUs; the findings' ids are `gpu.<node>.<what>`."""
+def findings(name: str, host: GpuHost, asked: int, *, cut: bool = False) -> list[Finding]:
+    """Judge a host that is to have `asked` GPUs, or these cut; ids are `gpu.<node>.<what>`."""
     if host.simulated:
         message = f"{name} has {len(host.gpus)} simulated {host.simulated}"
         return [Finding(f"gpu.{name}.simulated", True, message)]
     return [
         Finding(f"gpu.{name}.{what}", not why, f"{name}: {why or well}", fix if why else None)
         for what, why, well, fix in _judged(host, asked)
+        if not (cut and what == "mig")
     ]
 
 

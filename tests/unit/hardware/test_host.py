@@ -226,6 +226,7 @@ def test_a_gpu_that_is_cut_into_instances_is_told(tree, mode, fine):
     if not fine:
         assert f"MIG is on, so programs cannot use the whole GPU: {CARD}" in wrong["mig"].message
         assert "sudo nvidia-smi -mig 0" in wrong["mig"].fix
+    assert all(finding.ok for finding in host.findings("node-0", tree.seen(), 1, cut=True))
 
 
 def test_an_idle_link_that_is_slow_is_well(tree):
