@@ -52,6 +52,7 @@ ALL_SERVICES = {
         "partitions": [{"name": "all"}],
     },
     "tracking": {"port": 5050, "memory": "1 GiB", "sources": ["192.0.2.0/24"]},
+    "serving": {"port": 8444},
 }
 SERVICES = {
     "none": {"jupyterlab": None},
