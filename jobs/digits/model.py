@@ -41,8 +41,8 @@ def log(checkpoint: Path, register: str) -> None:
         artifacts={"checkpoint": str(checkpoint)},
         code_paths=[str(Path(__file__).with_name("network.py"))],
         signature=ModelSignature(
-            inputs=Schema([TensorSpec(np.dtype("float32"), (-1, 64), "images")]),
-            outputs=Schema([TensorSpec(np.dtype("int64"), (-1,), "digits")]),
+            inputs=Schema([TensorSpec(np.dtype("float32"), (-1, 64))]),
+            outputs=Schema([TensorSpec(np.dtype("int64"), (-1,))]),
         ),
         pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}"],
         registered_model_name=register or None,
