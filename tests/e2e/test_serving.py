@@ -102,6 +102,7 @@ def served(docker, tmp_path_factory):
     made = Cluster(root, unique("serve"), nodes=nodes, services=services)
     try:
         made.json("up")
+        made.node("head", "gpubed-pip install --quiet nats-py==2.16.0")
         for epochs in (30, 20):
             words = ["--set", f"epochs={epochs}", "--set", "register=digits"]
             made.runs = [*getattr(made, "runs", []), made.json("run", "digits", *words)]
@@ -122,7 +123,7 @@ def digits(served):
 
 def python(cluster, program, *words):
     """Run a program in the cluster's Python, as a login has it."""
-    return cluster.node("head", f"bash -lc 'cd && python - {' '.join(words)}'", program)
+    return cluster.node("head", f"bash -lc 'cd && gpubed-rank python - {' '.join(words)}'", program)
 
 
 def request(images):
