@@ -26,7 +26,8 @@ class Digits(mlflow.pyfunc.PythonModel):
         self.network.load_state_dict(saved["model"])
         self.network.eval()
 
-    def predict(self, context, model_input, params=None):  # noqa: ANN001, ANN201, ARG002  # MLflow takes hints for a schema
+    # MLflow takes hints of types for a schema.
+    def predict(self, context, model_input, params=None):  # noqa: ANN001, ANN201
         """The digit on each image."""
         images = torch.as_tensor(np.asarray(model_input, dtype=np.float32)).view(-1, 1, 8, 8)
         with torch.no_grad():
