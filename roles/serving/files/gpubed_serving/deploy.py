@@ -34,7 +34,11 @@ def _registered(name: str, wanted: str) -> dict[str, str]:
     ask = client.get_model_version_by_alias if by_alias else client.get_model_version
     try:
         found = ask(name, wanted.removeprefix("@"))
-        run = client.get_run(found.run_id) if found.run_id else None
+        # A version of MLflow 3 names a logged model, which names its run.
+        of_model = found.source.startswith("models:/m-")
+        logged = client.get_logged_model(found.source.rpartition("/")[2]) if of_model else None
+        run_id = logged.source_run_id if logged else found.run_id
+        run = client.get_run(run_id) if run_id else None
     except MlflowException as error:
         there = "gpubed run CLUSTER digits --set register=NAME registers a model"
         raise Refused(f"{label} is not served: {error.message}", there) from None
@@ -43,7 +47,7 @@ def _registered(name: str, wanted: str) -> dict[str, str]:
         gone = f"{environment} is gone" if environment else f"its run has no tag {TAG}"
         hint = "train it with gpubed run; or set the tag to the folder of its Python environment"
         raise Refused(f"{label} has no environment: {gone}", hint)
-    folder = ROOT / "files" / f"{name}-{found.version}-{found.run_id}"
+    folder = ROOT / "files" / f"{name}-{found.version}-{run_id}"
     if not folder.exists():
         with TemporaryDirectory(dir=ROOT) as draft:
             uri = f"models:/{name}/{found.version}"
