@@ -36,18 +36,18 @@ class Digits(mlflow.pyfunc.PythonModel):
 
 def log(checkpoint: Path, register: str) -> None:
     """Logs the model to the run of this job; a name registers a version of it."""
-    mlflow.pyfunc.log_model(
-        name="model",
-        python_model=__file__,
-        artifacts={"checkpoint": str(checkpoint)},
-        code_paths=[str(Path(__file__).with_name("network.py"))],
-        signature=ModelSignature(
-            inputs=Schema([TensorSpec(np.dtype("float32"), (-1, 64))]),
-            outputs=Schema([TensorSpec(np.dtype("int64"), (-1,))]),
-        ),
-        pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}"],
-        registered_model_name=register or None,
-    )
+    with mlflow.start_run():  # else it would be of no run
+        mlflow.pyfunc.log_model(
+            name="model",
+            python_model=__file__,
+            artifacts={"checkpoint": str(checkpoint)},
+            code_paths=[str(Path(__file__).with_name("network.py"))],
+            signature=ModelSignature(
+                inputs=Schema([TensorSpec(np.dtype("float32"), (-1, 64))]),
+                outputs=Schema([TensorSpec(np.dtype("int64"), (-1,))]),
+            ),
+            pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}"],
+            registered_model_name=register or None,
+        )
 
-
-mlflow.models.set_model(Digits())
+    mlflow.models.set_model(Digits())
