@@ -50,4 +50,5 @@ def log(checkpoint: Path, register: str) -> None:
             registered_model_name=register or None,
         )
 
-    mlflow.models.set_model(Digits())
+
+mlflow.models.set_model(Digits())
