@@ -1,4 +1,7 @@
-"""GPUs are cut into slices or shared, Slurm counts the parts, and whole GPUs come back."""
+"""GPUs are cut into slices or shared, Slurm counts the parts, and whole GPUs come back.
+
+As docs/how-to/share-gpus.md says. The GPUs are simulated: ranks compute on the CPU.
+"""
 
 import time
 
@@ -91,6 +94,14 @@ def test_a_job_gets_one_slice_by_its_name(cluster):
     two = as_alice(cluster, f"srun --mem=20 --oversubscribe --ntasks=2 --gres=slice:2 {say}")
     first = {line.split(",")[0] for line in two.split()}
     assert len(first) == 2, "each task begins with another slice"
+
+
+def test_a_rank_in_a_slice_or_a_share_has_a_device(cluster):
+    say = 'gpubed-srun -- sh -c "echo \\$CUDA_VISIBLE_DEVICES \\$GPUBED_DEVICE_NAME"'
+    for part, visible in (("slice", "MIG-"), ("shard", "")):
+        said = as_alice(cluster, f"salloc -Q --mem=500 --gres={part}:1 {say}")
+        assert "simulated" in said, said
+        assert said.startswith(visible)
 
 
 def test_seven_run_beside_each_other_and_the_eighth_waits(cluster, queue):
