@@ -1,4 +1,4 @@
-"""Researchers share a cluster from their browsers: JupyterHub, whose servers are Slurm jobs."""
+"""Researchers share a cluster from their browsers: JupyterHub on Slurm (docs/how-to/hub.md)."""
 
 import ssl
 import subprocess

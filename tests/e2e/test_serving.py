@@ -84,7 +84,7 @@ asyncio.run(main(sys.argv[1]))
 """
 )
 LEFT = """
-ps -eo args | grep -E '[g]pubed_serving|[s]erving/proxy.cfg'
+ps -eo args | grep -E '^[^ ]*python[^ ]* .*gpubed_serving|^/usr/sbin/haproxy.*serving/proxy.cfg'
 ls -d /etc/gpubed/serving /etc/gpubed/leave.d/serving /etc/systemd/system/gpubed-serving* \
   /opt/gpubed/serving* /usr/local/lib/gpubed/gpubed_serving /run/gpubed-serving.sock 2>/dev/null
 squeue -h
@@ -95,7 +95,7 @@ true
 
 @pytest.fixture(scope="module")
 def served(docker, tmp_path_factory):
-    """Two nodes with a model that is registered twice."""
+    """Two nodes with a model that is registered twice, as docs/how-to/serve.md has them."""
     nodes = [{"name": "node", "count": 2, "machine": {"cpus": 2, "memory": "5 GiB"}}]
     services = {"jupyterlab": None, "slurm": {}, "tracking": {}, "streams": {}, "serving": {}}
     root = tmp_path_factory.mktemp("project")

@@ -47,7 +47,10 @@ def offered(tmp_path, monkeypatch, capsys):
         ("gpubed doctor ", ["lab"]),
         ("gpubed run lab d", {"digits"}),
         ("gpubed run lab mi", ["mine"]),
-        ("gpubed run lab digits --set ", ["epochs=", "batch=", "learning_rate=", "seed="]),
+        (
+            "gpubed run lab digits --set ",
+            ["epochs=", "batch=", "learning_rate=", "seed=", "dataset=", "register="],
+        ),
         ("gpubed run lab digits --set ep", ["epochs="]),
         ("gpubed run lab allreduce --set sizes=", ["sizes=all", "sizes=largest"]),
         ("gpubed run lab nothing --set ", []),

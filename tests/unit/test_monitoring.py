@@ -41,7 +41,7 @@ def page():
 def test_an_alert_says_how_grave_where_and_what_repairs(rule):
     assert rule["labels"]["severity"] in ("critical", "warning")
     summary, repair = rule["annotations"]["summary"], rule["annotations"]["repair"]
-    assert "$labels.node" in summary or "$labels.where" in summary
+    assert any(f"$labels.{label}" in summary for label in ("node", "where", "account"))
     assert repair.startswith("gpubed ") or ": gpubed " in repair
     assert "$externalLabels.cluster" in repair
 

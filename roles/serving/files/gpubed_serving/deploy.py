@@ -45,7 +45,7 @@ def _registered(name: str, wanted: str) -> dict[str, str]:
     environment = run.data.tags.get(TAG, "") if run else ""
     if not (environment and Path(environment, "bin/python").exists()):
         gone = f"{environment} is gone" if environment else f"its run has no tag {TAG}"
-        hint = "train it with gpubed run; or set the tag to the folder of its Python environment"
+        hint = "set the tag of its run to the folder of its Python environment, on shared storage"
         raise Refused(f"{label} has no environment: {gone}", hint)
     folder = ROOT / "files" / f"{name}-{found.version}-{run_id}"
     if not folder.exists():
