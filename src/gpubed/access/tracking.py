@@ -85,6 +85,8 @@ def begin(
         code, reply = _ask(cluster, "GET", by_name)
         if code == http.HTTPStatus.NOT_FOUND:
             reply = _call(cluster, "experiments/create", name=experiment)
+        else:
+            reply = _require(code, reply)
         found = reading.reply(reply, "MLflow's experiment").json(_Experiment).id
         listed = [{"key": key, "value": value[:_LONGEST]} for key, value in tags.items()]
         now = _now()
