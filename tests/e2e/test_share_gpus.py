@@ -13,6 +13,7 @@ from support.gpu_cluster import MACHINE, checks, standing
 pytestmark = [pytest.mark.services, pytest.mark.e2e, pytest.mark.docker, pytest.mark.timeout(3600)]
 
 MIG, MODEL = "1g.10gb", "A100-SXM4-80GB"
+TYPE = "nvidia_a100-sxm4-80gb"
 SLEEP = "sbatch --parsable --oversubscribe --mem=20 --output=/dev/null"
 
 
@@ -81,7 +82,7 @@ def test_slurm_counts_slices_and_shards(cluster):
         line.split() for line in cluster.node("head", "sinfo -h -N -o '%N %G'").splitlines()
     )
     assert offered["cut-0"] == f"slice:{MIG}:7"
-    assert offered["shared-0"] == "gpu:nvidia_a100-sxm4-80gb:2,shard:8"
+    assert offered["shared-0"] == f"gpu:{TYPE}:2,shard:{TYPE}:8"
 
 
 def test_a_job_gets_one_slice_by_its_name(cluster):
@@ -167,7 +168,7 @@ def test_switched_off_gpus_are_whole_and_nothing_is_left(cluster):
     left += "/run/gpubed/slices /etc/slurm/gpubed 2>/dev/null || true"
     assert cluster.node("cut-0", left) == ""
     offered = cluster.node("head", "sinfo -h -N -o %G").split()
-    assert offered == ["gpu:nvidia_a100-sxm4-80gb:1"] * 2
+    assert offered == [f"gpu:{TYPE}:1"] * 2
     result = cluster.json("run", "digits", "--set", "epochs=5")
     assert result["world_size"] == 2
 
