@@ -137,7 +137,8 @@ def test_nouveau_and_what_watches_the_gpus_let_go_of_them(tmp_path):
     daemons = ["nvidia-persistenced.service", "nvidia-fabricmanager.service"]
     looks = ["gpubed-health.service", "gpubed-metrics.service"]
     assert asked == [
-        ["systemctl", "stop", *watching, *looks, *daemons],
+        ["systemctl", "stop", *looks, *watching],
+        ["systemctl", "stop", *looks, *daemons],
         ["modprobe", "--remove", "nouveau"],
         ["modprobe", "nvidia"],
         ["systemctl", "start", *watching],

@@ -63,12 +63,8 @@ peer=%s
 ping -q -c 3 -i 0.2 -W 2 "$peer" >/dev/null 2>&1
 [ $? != 1 ] || echo cut
 """
-# The role of each service.
-_ROLES = {
-    "jupyterlab": "jupyterlab",
-    services.STATUS: "monitoring",
-    services.TRACKING: "tracking",
-}
+# The role of a service, where it has another name.
+_ROLES = {services.STATUS: "monitoring"}
 
 
 @dataclass(frozen=True)
@@ -158,7 +154,7 @@ def look(testbed: Testbed, cluster: Cluster, *, before_roles: bool = False) -> C
     probes_services = serves and not (before_roles and jupyterlab_port.is_due(cluster))
     return Condition(
         states,
-        services.answers(cluster) if probes_services else {},
+        _answers(cluster, before_roles=before_roles) if probes_services else {},
         {name: result.full for name, result in by_name.items() if result.full},
         _without_due(cluster, [unit for result in probed for unit in result.stopped]),
         link_rates.left_changed(cluster.paths),
@@ -166,6 +162,13 @@ def look(testbed: Testbed, cluster: Cluster, *, before_roles: bool = False) -> C
         not testbed.backend.nodes_are_here and _all_silent(allocation, states, silent),
         testbed.backend.when_silent,
     )
+
+
+def _answers(cluster: Cluster, *, before_roles: bool) -> dict[str, str]:
+    """Return the fault of each service, but for those that are set up next."""
+    waiting, head = due.now(cluster) if before_roles else {}, cluster.allocation.head.name
+    found = services.answers(cluster).items()
+    return {n: fault for n, fault in found if head not in waiting.get(_ROLES.get(n, n), ())}
 
 
 def require(testbed: Testbed, cluster: Cluster) -> Condition:
@@ -251,7 +254,7 @@ def prepare_repair(cluster: Cluster, found: Condition) -> None:
 
 def unserved(plan: ClusterPlan, found: Condition) -> Due:
     """Return the nodes on which the services of roles do not work, by role."""
-    unserved = {_ROLES[name]: list(found.nodes) for name in found.broken}
+    unserved = {_ROLES.get(name, name): list(found.nodes) for name in found.broken}
     for unit in found.stopped:
         unserved.setdefault(unit.role, []).append(unit.node)
     if roles.ENVIRONMENT in unserved:  # other roles' packages in the environment may be lost

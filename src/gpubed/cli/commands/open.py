@@ -39,9 +39,9 @@ def command(
     ),
     as_json: Json = False,
 ) -> int:
-    """Open JupyterLab, JupyterHub, MLflow, TensorBoard or the status page.
+    """Open JupyterLab or another service in the browser.
 
-    In the browser, and through a tunnel where one is needed.
+    Through a tunnel where one is needed.
     """
     ui, paths = UI(as_json), find(name)
     cluster = load_cluster(paths)
