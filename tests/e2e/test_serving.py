@@ -287,10 +287,10 @@ def test_what_cannot_be_served_is_told(served):
     python(
         served,
         "import mlflow; c = mlflow.MlflowClient(); v = c.get_model_version('digits', 2);"
-        "c.set_tag(v.run_id, 'gpubed.environment', '/shared/broken')",
+        "c.set_tag(v.run_id, 'gpubed.environment', '/shared/env/broken')",
     )
-    assert "/shared/broken is gone" in served.call("serve", "digits@2", rc=1).stderr
-    served.node("head", "python3 -m venv --without-pip /shared/broken")
+    assert "/shared/env/broken is gone" in served.call("serve", "digits@2", rc=1).stderr
+    served.node("head", "python3 -m venv --without-pip /shared/env/broken")
     said = served.call("serve", "digits@2", rc=1).stderr
     assert "No module named" in said
     assert "--rollback" in said

@@ -14,7 +14,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from batchspawner import SlurmSpawner
+from batchspawner.api import BatchSpawnerAPIHandler
 from jupyterhub.proxy import Proxy
+from tornado import web
 from traitlets import Unicode
 
 _ROUTES = Path("routes")  # in the hub's folder; HAProxy reads it when it starts
@@ -34,6 +36,22 @@ _REASONS = {
     "ReqNodeNotAvail": "nodes that it needs are not available",
     "JobArrayTaskLimit": "a limit of your jobs is reached",
 }
+
+
+@web.authenticated
+def _take_port(handler: BatchSpawnerAPIHandler) -> None:
+    """Take the port of a server; batchspawner's own handler sets any attribute of the spawner."""
+    token, data = handler.get_auth_token(), handler.get_json_body()
+    port = data.get("port") if isinstance(data, dict) else None
+    mine = [s for s in handler.current_user.spawners.values() if token and s.api_token == token]
+    if not mine or type(port) is not int or not 1024 <= port <= 65535:
+        raise web.HTTPError(403)
+    mine[0].port = port
+    handler.set_status(201)
+    handler.finish("{}")
+
+
+BatchSpawnerAPIHandler.post = _take_port
 
 
 class HAProxy(Proxy):

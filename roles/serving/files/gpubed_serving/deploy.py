@@ -43,10 +43,13 @@ def _registered(name: str, wanted: str) -> dict[str, str]:
         there = "gpubed run CLUSTER digits --set register=NAME registers a model"
         raise Refused(f"{label} is not served: {error.message}", there) from None
     environment = run.data.tags.get(TAG, "") if run else ""
+    hint = "set the tag of its run to the folder of its Python environment, on shared storage"
     if not (environment and Path(environment, "bin/python").exists()):
         gone = f"{environment} is gone" if environment else f"its run has no tag {TAG}"
-        hint = "set the tag of its run to the folder of its Python environment, on shared storage"
         raise Refused(f"{label} has no environment: {gone}", hint)
+    # Whoever has a login to the tracking server can change the tag.
+    if not Path(environment).resolve().is_relative_to((ROOT.parent / "env").resolve()):
+        raise Refused(f"{label}: {environment} is none of the cluster's environments", hint)
     folder = ROOT / "files" / f"{name}-{found.version}-{run_id}"
     if not folder.exists():
         with TemporaryDirectory(dir=ROOT) as draft:
