@@ -10,7 +10,12 @@ from support import howto, whole_host
 from support.blocks import blocks
 from support.cluster import ROOT, Cluster, unique
 
-pytestmark = [pytest.mark.e2e, pytest.mark.docker, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.services,
+    pytest.mark.e2e,
+    pytest.mark.docker,
+    pytest.mark.timeout(1800),
+]
 PAGE = "docs/tutorial/from-data-to-answers.md"
 SCRIPTS = PAGE.removesuffix(".md")
 SERVICES = {
