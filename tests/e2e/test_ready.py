@@ -92,11 +92,11 @@ RANKS = [10, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (1, 2, 3
 def test_digits_learns_the_same_on_as_many_ranks(cluster, ranks):
     """As the ranks' steps in one process, in the cluster's own environment."""
     folder = assets() / "jobs" / "digits"
-    sources = (folder / "training.py").read_text(), RANKS_OF_ONE.read_text()
-    cluster.node("head", "mkdir -p /tmp/ranks && cat >/tmp/ranks/training.py", text=sources[0])
-    told = cluster.node(
-        "head", f"cd /tmp/ranks && PYTHONPATH=. gpubed-rank python - {ranks} 1", text=sources[1]
-    )
+    cluster.node("head", "mkdir -p /tmp/ranks")
+    for name in ("training.py", "network.py"):
+        cluster.node("head", f"cat >/tmp/ranks/{name}", text=(folder / name).read_text())
+    command = f"cd /tmp/ranks && PYTHONPATH=. gpubed-rank python - {ranks} 1"
+    told = cluster.node("head", command, text=RANKS_OF_ONE.read_text())
     wanted = {c.metric: c.at_least for c in jobfile.load("digits").sanity}["test_accuracy"]
     assert json.loads(told.splitlines()[-1])["test_accuracy"] >= wanted
 

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -39,7 +40,18 @@ def end_descendants() -> None:
         for process in family:
             with contextlib.suppress(psutil.Error):
                 process.send_signal(number)
-        _, family = psutil.wait_procs(family, _GRACE_SECONDS)
+        # psutil's wait would take the exit status from `subprocess`, which then reads 0.
+        end = time.monotonic() + _GRACE_SECONDS
+        while (family := [p for p in family if _lives(p)]) and time.monotonic() < end:
+            time.sleep(0.05)
+
+
+def _lives(process: Any) -> bool:
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 class Child:
