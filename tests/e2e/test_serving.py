@@ -83,7 +83,18 @@ async def main(name):
 asyncio.run(main(sys.argv[1]))
 """
 )
+# A model in a folder of the account that serves, which whoever registers it may choose.
+OUTSIDE = """
+import mlflow
+client = mlflow.MlflowClient()
+experiment = client.create_experiment("outside", "file:///home/gpubed")
+run = client.create_run(experiment)
+client.set_tag(run.info.run_id, "gpubed.environment", "/shared/env/current")
+client.create_registered_model("outside")
+client.create_model_version("outside", run.info.artifact_uri + "/.ssh", run.info.run_id)
+"""
 LEFT = """
+getent passwd gpubed-serving
 ps -eo args | grep -E '^[^ ]*python[^ ]* .*gpubed_serving|^/usr/sbin/haproxy.*serving/proxy.cfg'
 ls -d /etc/gpubed/serving /etc/gpubed/leave.d/serving /etc/systemd/system/gpubed-serving* \
   /opt/gpubed/serving* /usr/local/lib/gpubed/gpubed_serving /run/gpubed-serving.sock 2>/dev/null
@@ -227,6 +238,29 @@ def test_its_checks_pass_and_a_wrong_token_is_refused(served):
     assert client.ask("/v2/models/digits/infer", "no JSON")[0] == 400
 
 
+def test_models_run_as_an_account_that_has_nothing(served):
+    def by_model(command):
+        return served.node("head", f"sudo runuser -u gpubed-serving -- {command} 2>&1; echo $?")
+
+    running = served.node("head", "ps -eo user:20,args | grep '[w]orker.py'").splitlines()
+    assert {line.split()[0] for line in running} == {"gpubed-serving"}
+    for command in (
+        "ls /home/gpubed/.ssh",
+        "ls /shared/runs",
+        "cat /home/gpubed/.mlflow/credentials",
+    ):
+        assert "Permission denied" in by_model(command)
+    assert by_model("sudo -n true")[-2:] != "0\n"
+    assert "Permission denied" in by_model("touch /shared/serving/files/mine")
+
+
+def test_a_replica_answers_the_proxy_alone(served):
+    replicas = served.node("head", "sudo sh -c 'cat /shared/serving/state/replicas/*.json'")
+    one = json.JSONDecoder().raw_decode(replicas)[0]
+    url = f"https://{one['address']}:{one['port']}/v2/health/live"
+    assert "certificate required" in served.node("head", f"curl -skS {url} 2>&1; true")
+
+
 def test_its_throughput_is_that_of_a_loop_by_hand(served):
     call = (
         "{'images': images}"
@@ -284,6 +318,8 @@ def test_a_stream_is_scored_through_an_update_and_bad_messages_are_put_aside(ser
 def test_what_cannot_be_served_is_told(served):
     assert "digits@9" in served.call("serve", "digits@9", rc=1).stderr
     assert "other@1" in served.call("serve", "other@1", rc=1).stderr
+    python(served, OUTSIDE)
+    assert "not on the tracking server" in served.call("serve", "outside@1", rc=1).stderr
     python(
         served,
         "import mlflow; c = mlflow.MlflowClient(); v = c.get_model_version('digits', 2);"

@@ -85,8 +85,9 @@ def ask(cluster: Cluster, head: SSH, request: dict[str, Any]) -> int:
 
 def state(cluster: Cluster, head: SSH) -> State:
     """Return what the controller last saw."""
-    file = f"{cluster.plan.spec.storage.shared.path}/serving/state.json"
-    return reading.reply(head.run("cat %s", file).stdout, file).json(State)
+    file = f"{cluster.plan.spec.storage.shared.path}/serving/state/state.json"
+    said = head.run("sudo -u gpubed-serving cat %s", file).stdout
+    return reading.reply(said, file).json(State)
 
 
 def token_file(paths: ClusterPaths) -> str:

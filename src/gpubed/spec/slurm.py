@@ -36,7 +36,7 @@ _SYSTEM = frozenset(
         *("uuidd", "tcpdump", "landscape", "pollinate", "dnsmasq", "debian", "ubuntu"),
         *("statd", "rdma", "munge", "slurm", "slurmdbd"),
         *("mysql", "prometheus", "docker", "nvpd", "nvidia-persistenced"),
-        *("gpubed", "gpubed-tracking", "jupyter", "researchers"),
+        *("gpubed", "gpubed-serving", "gpubed-tracking", "jupyter", "researchers"),
     )
 )
 

@@ -1,7 +1,8 @@
 """Keeps served models as they are to be: replicas are Slurm jobs, and HAProxy leads to them.
 
-Every second it compares models/*.json, which deploy.py writes, with the queue, replicas/*.json and
-HAProxy, and writes state.json: what `gpubed serve --status` shows, and what it remembers.
+Every second it compares models/*.json, which deploy.py writes, with the queue, HAProxy and
+state/replicas/*.json, and writes state/state.json: what `gpubed serve --status` shows, and what it
+remembers.
 """
 
 import json
@@ -15,7 +16,8 @@ from typing import Any, NamedTuple
 
 SETTINGS = json.loads(Path("/etc/gpubed/serving/settings.json").read_text())
 ROOT, HERE = Path(SETTINGS["folder"]), Path(__file__).parent
-FIGURES = Path("/var/lib/gpubed/metrics")  # of role monitoring
+STATE = ROOT / "state"
+FIGURES = Path("/var/lib/gpubed/metrics/gpubed-serving.prom")  # in a folder of role monitoring
 MAP, MODELS, SLOTS = "/etc/gpubed/serving/models.map", SETTINGS["models"], SETTINGS["slots"]
 BACKLOG, UP_S, DOWN_S = 64, 5.0, 60.0  # requests per replica; how long before its number changes
 MOST_FAILURES, FORGIVEN_S = 3, 60.0
@@ -58,9 +60,9 @@ def write(path: Path, text: str) -> None:
     path.with_suffix(".new").rename(path)
 
 
-def read(folder: str) -> dict[str, Any]:
+def read(folder: Path) -> dict[str, Any]:
     """Return the documents of a folder by name."""
-    return {path.stem: json.loads(path.read_text()) for path in (ROOT / folder).glob("*.json")}
+    return {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
 
 
 class Controller:
@@ -70,12 +72,16 @@ class Controller:
         # By job: tag of its track, time of its dismissal, server of HAProxy. By tag: failures. By
         # track: number of replicas, and since when more or fewer are needed. By model: backend.
         empty = {n: {} for n in ("tags", "leaving", "slots", "failures", "numbers", "since", "to")}
-        file = ROOT / "state.json"
+        file = STATE / "state.json"
         self.memory = (json.loads(file.read_text()) if file.exists() else {}).get("memory", empty)
 
     def look(self) -> None:
         """Compare once what is with what is to be."""
-        self.now, wanted, self.replicas = time.time(), read("models"), read("replicas")
+        self.now, wanted, self.replicas = (
+            time.time(),
+            read(ROOT / "models"),
+            read(STATE / "replicas"),
+        )
         queue = run("squeue", "--noheader", "--me", "--format=%i|%j|%T|%r").splitlines()
         rows = (line.split("|") for line in queue if "|serving:" in line)
         self.jobs = {job: Job(*name.split(":")[1:], *more) for job, name, *more in rows}
@@ -85,9 +91,11 @@ class Controller:
         models = {name: self._model(name, **wanted.get(name, nothing)) for name in names}
         self._route(models)
         state = {"time": self.now, "models": models, "memory": self.memory}
-        write(ROOT / "state.json", json.dumps(state))
-        if FIGURES.is_dir():
-            write(FIGURES / "gpubed-serving.prom", _figures(models))
+        write(STATE / "state.json", json.dumps(state))
+        if FIGURES.exists():
+            with FIGURES.open("r+") as file:
+                file.write(_figures(models))
+                file.truncate()
 
     def _bury(self) -> None:
         """Forget jobs that ended; remember why, if they were not dismissed."""
@@ -95,12 +103,12 @@ class Controller:
             tag = self.memory["tags"][job]
             if job not in self.memory["leaving"]:
                 reason = self.replicas.get(job, {}).get("reason")
-                reason = reason or f"its job {job} ended; its log: {ROOT}/logs/{job}.log"
+                reason = reason or f"its job {job} ended; its log: {STATE}/logs/{job}.log"
                 count = self.memory["failures"].get(tag, {"count": 0})["count"] + 1
                 self.memory["failures"][tag] = {"count": count, "at": self.now, "reason": reason}
             for name in ("tags", "leaving", "slots"):
                 self.memory[name].pop(job, None)
-            (ROOT / "replicas" / f"{job}.json").unlink(missing_ok=True)
+            (STATE / "replicas" / f"{job}.json").unlink(missing_ok=True)
 
     def _ready(self, job: str) -> bool:
         replica = self.replicas.get(job, {"state": ""})
@@ -177,14 +185,14 @@ class Controller:
         return number
 
     def _submit(self, name: str, track: Any, tag: str) -> None:
-        order = ROOT / "tracks" / f"{track['key']}.json"
+        order = STATE / "tracks" / f"{track['key']}.json"
         write(order, json.dumps({**track, "model": name, "addresses": SETTINGS["addresses"]}))
         script = f"exec {SETTINGS['environment']}/bin/python {HERE}/replica.py {order}"
         gpus = [f"--gpus={track['gpus']}"] if track["gpus"] else []
         job = run(
             *("sbatch", "--parsable", "--no-requeue", f"--job-name=serving:{name}:{track['key']}"),
             *("--ntasks=1", f"--cpus-per-task={track['cpus']}", *gpus, "--chdir=/"),
-            *(f"--output={ROOT}/logs/%j.log", "--wrap", script),
+            *(f"--output={STATE}/logs/%j.log", "--wrap", script),
         )
         self.memory["tags"][job.strip().split(";")[0]] = tag
 
@@ -252,8 +260,8 @@ def _figures(models: dict[str, Any]) -> str:
 
 def main() -> None:
     """Looks every second."""
-    for folder in ("models", "replicas", "tracks", "logs", "files"):
-        (ROOT / folder).mkdir(mode=0o700, exist_ok=True)
+    for folder in ("replicas", "tracks", "logs"):
+        (STATE / folder).mkdir(mode=0o700, exist_ok=True)
     controller = Controller()
     while True:
         try:

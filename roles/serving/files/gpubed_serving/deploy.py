@@ -7,6 +7,7 @@ made, or what is wrong and what helps.
 import hashlib
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -39,9 +40,16 @@ def _registered(name: str, wanted: str) -> dict[str, str]:
         logged = client.get_logged_model(found.source.rpartition("/")[2]) if of_model else None
         run_id = logged.source_run_id if logged else found.run_id
         run = client.get_run(run_id) if run_id else None
+        files = client.get_model_version_download_uri(name, found.version)
     except MlflowException as error:
         there = "gpubed run CLUSTER digits --set register=NAME registers a model"
         raise Refused(f"{label} is not served: {error.message}", there) from None
+    # Of a researcher's file:///, the account's own files would come.
+    if not files.startswith("mlflow-artifacts:"):
+        raise Refused(
+            f"{label} is not served: its files are not on the tracking server, but at {files}",
+            "register it from a run whose experiment has no artifact location of its own",
+        )
     environment = run.data.tags.get(TAG, "") if run else ""
     hint = "set the tag of its run to the folder of its Python environment, on shared storage"
     if not (environment and Path(environment, "bin/python").exists()):
@@ -52,9 +60,13 @@ def _registered(name: str, wanted: str) -> dict[str, str]:
         raise Refused(f"{label}: {environment} is none of the cluster's environments", hint)
     folder = ROOT / "files" / f"{name}-{found.version}-{run_id}"
     if not folder.exists():
-        with TemporaryDirectory(dir=ROOT) as draft:
+        with TemporaryDirectory(dir=ROOT / "files") as draft:
             uri = f"models:/{name}/{found.version}"
-            Path(mlflow.artifacts.download_artifacts(uri, dst_path=draft)).rename(folder)
+            try:
+                Path(mlflow.artifacts.download_artifacts(uri, dst_path=draft)).rename(folder)
+            except (MlflowException, OSError) as error:
+                raise Refused(f"{label}: its files cannot be fetched: {error}", None) from None
+        folder.chmod(0o2750)
     where = {"folder": str(folder), "environment": str(Path(environment).resolve())}
     return {"version": str(found.version), **where}
 
@@ -63,6 +75,8 @@ def _tracks(request: dict[str, Any], now: list[Any]) -> list[Any]:
     """Return the versions that are to be served, with their shares."""
     name, canary = request["model"], request["canary"]
     track = _registered(name, request["version"]) | {n: request[n] for n in OF_REPLICAS}
+    if track["source"]:  # replicas read and write streams of this account
+        shutil.copyfile(Path.home() / ".config/gpubed/streams.json", ROOT / "streams.json")
     # Replicas serve on where only their number changes.
     same = [name, *(value for key, value in sorted(track.items()) if key not in ("min", "max"))]
     track["key"] = hashlib.sha256(json.dumps(same).encode()).hexdigest()[:12]
@@ -98,6 +112,7 @@ def _changed(request: dict[str, Any]) -> int:
 
 def main() -> None:
     """Does what is asked."""
+    os.umask(0o027)  # replicas read, by their group, what is written here
     try:
         reply: dict[str, Any] = {"revision": _changed(json.load(sys.stdin))}
     except Refused as error:

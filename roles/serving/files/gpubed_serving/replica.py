@@ -1,17 +1,17 @@
 """A replica: answers requests to one version of a model, and scores a stream, in batches.
 
 replica.py TRACK. It speaks the Open Inference Protocol v2, and writes its address and figures to
-`replicas/JOB.json`. The model is in a process of its own, in the environment that it was trained
-in (worker.py). After SIGTERM the replica answers what it has taken, and ends.
+`state/replicas/JOB.json`. The model is in a process of its own, in the environment that it was
+trained in (worker.py). After SIGTERM the replica answers what it has taken, and ends.
 """
 
 import asyncio
 import contextlib
-import hmac
 import json
 import os
 import signal
 import socket
+import ssl
 import struct
 import sys
 import time
@@ -49,8 +49,7 @@ class Model:
         track, pipe = self.track, asyncio.subprocess.PIPE
         worker = (str(Path(__file__).with_name("worker.py")), track["folder"])
         self.process = await asyncio.create_subprocess_exec(
-            # A model is code of others: sudo does not make it root.
-            *("setpriv", "--no-new-privs", f"{track['environment']}/bin/python", *worker),
+            *(f"{track['environment']}/bin/python", *worker),
             *(track["model"], track["version"]),
             stdin=pipe,
             stdout=pipe,
@@ -92,6 +91,7 @@ class Replica:
     def __init__(self, track: dict[str, Any], folder: Path) -> None:
         self.track, self.model = track, Model(track)
         self.address = track["addresses"][os.environ["SLURMD_NODENAME"]]
+        self.login = folder.parent / "streams.json"
         self._file = folder / "replicas" / f"{os.environ['SLURM_JOB_ID']}.json"
         self.state, self.reason, self.port, self.pending = "starting", "", 0, 0
         self._queue, self.working = asyncio.Queue[Any](WAITING), 0
@@ -158,12 +158,10 @@ class Replica:
             await asyncio.sleep(1)
 
 
-def _routes(replica: Replica, token: str) -> list[Route]:
+def _routes(replica: Replica) -> list[Route]:
     version, model = replica.track["version"], f"/v2/models/{replica.track['model']}"
 
     async def answer(request: Request) -> Response:
-        if not hmac.compare_digest(request.headers.get("authorization", ""), f"Bearer {token}"):
-            return JSONResponse({"error": "wrong token"}, 401)
         if request.path_params.get("version", version) != version:
             return JSONResponse({"error": f"this is version {version}"}, 404)
         what = request.url.path.rpartition("/")[2]
@@ -206,10 +204,13 @@ async def main() -> None:
     # Connections inherit it; asyncio sets it for sockets of its own only.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     replica.port = listener.getsockname()[1]
-    app = Starlette(routes=_routes(replica, (folder / "token").read_text().strip()))
+    # Only HAProxy has the same certificate, which both show and expect.
+    known = str(folder.parent / "replica.pem")
+    tls = {"ssl_certfile": known, "ssl_ca_certs": known, "ssl_cert_reqs": ssl.CERT_REQUIRED}
     # HAProxy closes connections that it does not use earlier than this.
     quiet = {"log_level": "warning", "access_log": False, "timeout_keep_alive": 300}
-    server = uvicorn.Server(uvicorn.Config(app, **quiet))
+    app = Starlette(routes=_routes(replica))
+    server = uvicorn.Server(uvicorn.Config(app, **quiet, **tls))
     server.capture_signals = contextlib.nullcontext  # SIGTERM drains first
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, replica.ended.set)
     replica.batching = asyncio.create_task(replica.batches())

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import nats
@@ -39,7 +38,7 @@ async def score(replica: Replica) -> None:
 
 async def _score(replica: Replica) -> None:
     model, source = replica.track["model"], replica.track["source"]
-    login = json.loads((Path.home() / ".config/gpubed/streams.json").read_text())
+    login = json.loads(replica.login.read_text())
     connection = await nats.connect(
         login["url"],
         user=login["user"],

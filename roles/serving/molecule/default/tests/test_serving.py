@@ -12,4 +12,4 @@ def test_the_proxy_refuses_who_has_no_token(host):
 def test_the_controller_writes_what_it_sees(host):
     if host.check_output("hostname") == "node-0":
         assert host.service("gpubed-serving").is_running
-        assert '"models": {}' in host.file("/shared/serving/state.json").content_string
+        assert '"models": {}' in host.file("/shared/serving/state/state.json").content_string
