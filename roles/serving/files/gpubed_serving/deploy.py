@@ -39,9 +39,16 @@ def _registered(name: str, wanted: str) -> dict[str, str]:
         logged = client.get_logged_model(found.source.rpartition("/")[2]) if of_model else None
         run_id = logged.source_run_id if logged else found.run_id
         run = client.get_run(run_id) if run_id else None
+        files = client.get_model_version_download_uri(name, found.version)
     except MlflowException as error:
         there = "gpubed run CLUSTER digits --set register=NAME registers a model"
         raise Refused(f"{label} is not served: {error.message}", there) from None
+    # Of a researcher's file:///, the account's own files would come.
+    if not files.startswith("mlflow-artifacts:"):
+        raise Refused(
+            f"{label} is not served: its files are not on the tracking server, but at {files}",
+            "register it from a run whose experiment has no artifact location of its own",
+        )
     environment = run.data.tags.get(TAG, "") if run else ""
     hint = "set the tag of its run to the folder of its Python environment, on shared storage"
     if not (environment and Path(environment, "bin/python").exists()):
