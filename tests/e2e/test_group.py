@@ -26,10 +26,11 @@ SERVICES = {
 CHECKS = ("hub.", "tracking.", "streams.", "serving.", "slurm.", "firewall.")
 
 
-@pytest.fixture(scope="module")
-def group(docker, tmp_path_factory):
+@pytest.fixture(scope="module", params=["debian-12", "debian-13"])
+def group(request, docker, tmp_path_factory):
     """A cluster that was up before it got the services, and what was on its head then."""
-    nodes = [{"name": "node", "count": 3, "machine": {"cpus": 2, "memory": "4 GiB"}}]
+    machine = {"cpus": 2, "memory": "4 GiB"}
+    nodes = [{"name": "node", "count": 3, "image": request.param, "machine": machine}]
     made = Cluster(tmp_path_factory.mktemp("group"), unique("group"), nodes=nodes)
     try:
         made.call("up")
