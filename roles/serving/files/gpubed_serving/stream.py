@@ -30,6 +30,9 @@ async def score(replica: Replica) -> None:
     while not replica.ended.is_set():
         try:
             await _score(replica)
+        except NotFoundError:
+            replica.reason = f"stream {replica.track['source']} is not there yet"
+            await asyncio.sleep(AGAIN_S)
         except Exception as error:
             names = f"{replica.track['source']}, {replica.track['target']}"
             replica.reason = f"the streams {names} do not answer: {error!r}"

@@ -29,7 +29,7 @@ def command(
     most: int | None = Option(None, "--max", min=1, max=16, help="the backlog; at most."),
     gpus: int = Option(0, min=0, help="GPUs of each replica."),
     cpus: int = Option(1, min=1, help="CPUs of each replica."),
-    canary: int = Option(0, min=0, max=50, help="Per cent of the requests for this version."),
+    canary: int = Option(0, min=0, max=50, help="Per cent of the requests, at most 50."),
     source: str = Option("", "--from", metavar="STREAM", help="Score the messages of a stream"),
     target: str = Option("", "--to", metavar="STREAM", help="into another one."),
     as_json: Json = False,
@@ -44,8 +44,10 @@ def command(
     action = "rollback" if rollback else "stop" if stop else "serve"
     version = f"@{version}" if version and not version.isdigit() else version
     low, high = least or min(replicas, most or replicas), most or max(replicas, least or replicas)
-    if low > high or bool(source) != bool(target):
-        raise UsageError("--min is above --max, or of --from and --to one is missing", _AS_DEFAULT)
+    if low > high:
+        raise UsageError(f"--min {low} is above --max {high}", "give a --max of at least --min")
+    if bool(source) != bool(target):
+        raise UsageError("--from and --to go together", "give both streams, or neither")
     with SSH(cluster.allocation.head, cluster.paths) as head:
         if status or not model:
             return _show(ui, cluster, serving.state(cluster, head))
@@ -54,9 +56,9 @@ def command(
         streams = {"source": source, "target": target}
         amounts = {"min": low, "max": high, "cpus": cpus, "gpus": gpus, "canary": canary}
         request = {"action": action, "model": model_name, "version": version, **amounts, **streams}
-        with ui.working(f"{model}: its files are fetched") as tell:
+        with ui.working(f"{model}: {action}") as tell:
             revision = serving.ask(cluster, head, request)
-            tell(f"{model}: replicas start")
+            tell(f"{model}: replicas {'end' if stop else 'start'}")
             found = _await(cluster, head, model_name, revision)
         return _show(ui, cluster, found)
 
@@ -113,7 +115,7 @@ def _show(ui: UI, cluster: Cluster, state: serving.State) -> int:
         heads = ["model", "share", "ready", "p50", "p99", "rows", "backlog", "streams", "why"]
         ui.table(heads, rows)
     else:
-        ui.say(f"no model is served yet; {_AS_DEFAULT.replace('CLUSTER', cluster.name)}")
+        ui.say(f"no model is served; {_AS_DEFAULT.replace('CLUSTER', cluster.name)}")
     ui.note(f"URL {url}; its token is in {token}", whole=True)
     header = f"""printf 'header = "Authorization: Bearer %s"' "$(cat {token})" """
     ui.note(f"{header}| curl --config - --cacert {authority} {url}/models/MODEL", whole=True)
