@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import subprocess
 
 import pytest
 import yaml
@@ -9,6 +10,8 @@ import yaml
 from support import howto, whole_host
 from support.blocks import blocks
 from support.cluster import ROOT, Cluster, unique
+from support.neighbour import bridge_of
+from support.outsider import outsider, scan
 
 pytestmark = [
     pytest.mark.services,
@@ -65,6 +68,50 @@ def test_the_tutorial_does_what_it_says(group, tmp_path):
     assert "it is a 0" in said
     (run,) = cluster.state.glob("runs/*-answers")
     assert "of 1797 digits are right (9" in (run / "output.log").read_text()
+
+
+def test_only_declared_ports_answer(group):
+    cluster, _ = group
+    status = cluster.json("status")
+    nodes = {node["name"]: node["control_address"] for node in status["nodes"]}
+    # SSH; JupyterLab, hub, tracking, streams, serving.
+    declared = {22, 8888, 8000, 5000, 4222, 8443}
+    ports = range(1, 32768)
+    assert scan(None, nodes["node-0"], ports) == declared
+    assert scan(None, nodes["node-1"], ports) == {22}
+    with outsider(bridge_of(nodes["node-0"])) as namespace:
+        assert scan(namespace, nodes["node-0"], ports) == {22}
+
+
+def test_without_slurms_database_jobs_go_on_and_verify_says_why(group):
+    cluster, _ = group
+    cluster.node("head", "sudo systemctl stop mariadb")
+    try:
+        checks = cluster.json("verify", rc=1)["verification"]["checks"]
+        (failed,) = [check for check in checks if check["result"] == "fail"]
+        assert failed["id"] == "slurm.accounting"
+        assert "systemctl status slurmdbd mariadb" in failed["reason"]
+        assert cluster.node("head", "srun hostname").startswith("node-")
+    finally:
+        cluster.node("head", "sudo systemctl start mariadb")
+
+
+def test_a_full_disk_is_named(group):
+    cluster, _ = group
+    status = cluster.json("status")
+    ids = {node["name"]: node["id"] for node in status["nodes"]}
+    inside = ["docker", "exec", "--privileged", ids["node-0"]]
+    training = ("run", "digits", "--set", "dataset=digits", "--set", "register=digits")
+    for folder, words in {
+        "/shared/serving/files": ("serve", "digits@1"),
+        "/shared/tracking/artifacts": training,
+    }.items():
+        full = ["mount", "-t", "tmpfs", "-o", "size=16k,mode=1777", "tmpfs", folder]
+        subprocess.run([*inside, *full], check=True)
+        try:
+            assert "No space left" in cluster.call(*words, rc=None).stderr
+        finally:
+            subprocess.run([*inside, "umount", folder], check=True)
 
 
 def test_switched_off_it_leaves_nothing(group):

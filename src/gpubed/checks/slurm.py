@@ -24,18 +24,19 @@ _DECODE = "sudo --non-interactive unmunge"
 _STEP = (
     "timeout 50 srun --nodes=%s --ntasks-per-node=1 --partition=%s --time=1 --immediate=20 hostname"
 )
+_ACCOUNTING = "timeout 20 sacctmgr --noheader --parsable2 show cluster format=cluster"
 # Prints the GPU, or the part of one, that a job sees, and its rank's device; gpubed-rank fails if
 # it is unusable.
 _GPU_JOB = (
     "timeout 50 srun --nodelist=%s --partition=%s --ntasks=1 --gres=%s:1 --time=1 --immediate=20 "
     "gpubed-rank sh -c 'echo \"$CUDA_VISIBLE_DEVICES|$GPUBED_DEVICE_NAME\"'"
 )
-_IDS = ("slurm.munge", "slurm.node", "slurm.gpus", "slurm.step")
+_IDS = ("slurm.munge", "slurm.node", "slurm.gpus", "slurm.step", "slurm.accounting")
 
 
-@at(Stage.SERVICES, "slurm.munge", "slurm.node", "slurm.step")
+@at(Stage.SERVICES, "slurm.munge", "slurm.node", "slurm.step", "slurm.accounting")
 def slurm(context: Context) -> Iterator[Check]:
-    """Check each node's state and GPUs, then run a step on all nodes of each partition."""
+    """Check the nodes and their GPUs, run a step in each partition, ask the accounting."""
     if context.plan.spec.services.slurm is None:
         yield from skipped(_IDS, "the cluster has no Slurm")
         return
@@ -53,6 +54,10 @@ def slurm(context: Context) -> Iterator[Check]:
         yield _state(node, state, reason)
         yield _gpus(context, node, state, gpus)
     yield from _steps(context, {name for name, row in rows.items() if row[0] == "idle"})
+    done = context.head.run(_ACCOUNTING, check=False)
+    why = "jobs run, but their records wait; on the head: systemctl status slurmdbd mariadb"
+    head = context.allocation.head.name
+    yield judged("slurm.accounting", head, why if done.exit_code else "", limit="answers")
 
 
 def _munge(context: Context) -> Iterator[Check]:
