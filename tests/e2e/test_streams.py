@@ -146,10 +146,14 @@ def reaches(cluster, name, number, seconds=120):
 def test_verify_sees_three_servers_that_refuse_strangers(streams):
     checks = streams.json("verify")["verification"]["checks"]
     found = [(c["id"], c["result"]) for c in checks if c["id"].startswith("streams.")]
-    assert sorted(found) == [("streams.replicas", "pass")] * 3 + [
-        ("streams.stranger", "pass"),
-        ("streams.tls", "pass"),
-    ]
+    wanted = ("streams.replicas", "streams.stranger", "streams.tls")
+    assert sorted(found) == [(id_, "pass") for id_ in wanted for _ in range(3)]
+
+
+def test_a_researcher_does_not_read_the_figures(streams):
+    ask = "curl --silent --noproxy '*' -o /dev/null -w '%{http_code}' http://127.0.0.1:8222"
+    for path in ("/", "/jsz", "/connz"):
+        assert streams.node("head", f"sudo -u bob {ask}{path}") == "404"
 
 
 def test_none_is_lost_and_none_is_twice_through_three_kills(streams):
@@ -211,6 +215,16 @@ def test_a_full_account_is_told_so(streams):
     said = python(streams, FILL, user="bob")
     assert "resource limits exceeded for account" in said
     assert python(streams, LOOK, "own", "{}", user="alice").strip() == "5"
+
+
+def test_another_number_of_servers_is_refused_while_there_are_streams(streams):
+    streams.edit(lambda spec: spec["services"]["streams"].update(replicas=1))
+    refused = streams.call("up", rc=1).stderr
+    assert "servers would not find. Nothing was touched" in " ".join(refused.split())
+    streams.edit(lambda spec: spec["services"]["streams"].update(replicas=3))
+    assert python(streams, LOOK, "own", "{}", user="alice").strip() == "5"
+    for node in ("node-0", "node-1", "node-2"):
+        streams.node(node, "systemctl is-active nats-server")
 
 
 def test_switched_off_it_leaves_the_data_folder_alone(streams):
