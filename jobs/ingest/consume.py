@@ -11,9 +11,6 @@ import nats
 from dataset import Dataset
 from nats.js import api
 
-# Attempts, one each second, to reach a server again.
-PATIENCE = 120
-
 
 async def read(arguments: argparse.Namespace, own: dict, dataset: Dataset) -> int:
     """Fills a dataset; goes on when a server fails and another one, or the same, answers again.
@@ -36,8 +33,6 @@ async def read(arguments: argparse.Namespace, own: dict, dataset: Dataset) -> in
         user=own["user"],
         password=own["password"],
         tls=ssl.create_default_context(cafile=own["ca"]),
-        max_reconnect_attempts=PATIENCE,
-        reconnect_time_wait=1,
         error_cb=_say,
     ) as connection:
         streams = connection.jetstream()

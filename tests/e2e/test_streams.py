@@ -220,7 +220,7 @@ def test_a_full_account_is_told_so(streams):
 def test_another_number_of_servers_is_refused_while_there_are_streams(streams):
     streams.edit(lambda spec: spec["services"]["streams"].update(replicas=1))
     refused = streams.call("up", rc=1).stderr
-    assert "servers would not find. Nothing was touched" in " ".join(refused.split())
+    assert "servers would not find; they were not touched" in " ".join(refused.split())
     streams.edit(lambda spec: spec["services"]["streams"].update(replicas=3))
     assert python(streams, LOOK, "own", "{}", user="alice").strip() == "5"
     for node in ("node-0", "node-1", "node-2"):
@@ -233,7 +233,7 @@ def test_switched_off_it_leaves_the_data_folder_alone(streams):
     for node in ("node-0", "node-1", "node-2"):
         left = streams.node(
             node,
-            "ls -d /etc/gpubed/streams /etc/systemd/system/nats-server* /usr/sbin/nats-server "
+            "ls -d /etc/gpubed/streams /etc/systemd/system/nats-server*/* /usr/sbin/nats-server "
             "/etc/nats-server.conf ~/.config/gpubed 2>/dev/null; pgrep -l nats; "
             "ss -Hltn | grep -E ':(4222|6222|8222) '; "
             "sudo ls /shared/home/*/.config/gpubed 2>/dev/null; ls -d /var/lib/gpubed-streams",
