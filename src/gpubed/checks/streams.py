@@ -11,16 +11,25 @@ from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import Check
 
 _RIGHT = {
+    "streams.replicas": "ok",
     "streams.tls": "PONG",
     "streams.stranger": "-ERR 'Authorization Violation'",
-    "streams.replicas": "ok",
 }
-# NATS greets in clear text before TLS, so that `openssl s_client` cannot ask. Prints the server's
-# answer to the account's password and to none, and whether it has all that the leader has.
+# NATS greets in clear text before TLS, so that `openssl s_client` cannot ask. Prints whether
+# the server has all that the leader has, and its answers to the account's password and to none.
 _ASK = """
-import json, os, socket, ssl, sys, urllib.request
+import json, os, socket, ssl, sys, time, urllib.request
 os.environ["no_proxy"] = "*"
 own = json.load(open(os.path.expanduser("~/.config/gpubed/streams.json")))
+def health():
+    url, end = f"http://127.0.0.1:8222/{own['password']}/healthz", time.monotonic() + 30
+    while True:
+        try:
+            return json.load(urllib.request.urlopen(url, timeout=10))["status"]
+        except OSError:  # a server that has just started is not ready yet
+            if time.monotonic() > end:
+                raise
+            time.sleep(1)
 def login(**words):
     plain = socket.create_connection((sys.argv[1], int(own["url"].split(":")[2])), timeout=10)
     if b'"tls_required":true' not in plain.recv(4096):
@@ -31,10 +40,7 @@ def login(**words):
     told = json.dumps({"verbose": False, "pedantic": False, "lang": "check", **words})
     server.sendall(f"CONNECT {told}\\r\\nPING\\r\\n".encode())
     return server.recv(4096).decode(errors="replace").splitlines()[0]
-def health():
-    url = f"http://127.0.0.1:8222/{own['password']}/healthz"
-    return json.load(urllib.request.urlopen(url, timeout=10))["status"]
-for ask in (lambda: login(user=own["user"], **{"pass": own["password"]})), login, health:
+for ask in health, (lambda: login(user=own["user"], **{"pass": own["password"]})), login:
     try:
         print(ask())
     except (OSError, IndexError) as error:
