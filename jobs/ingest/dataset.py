@@ -2,7 +2,7 @@
 
 `dataset.json` alone says what belongs to it: shards, their checksums, and the number in the stream
 of the last message. It is replaced in one step after a shard is on the disk, so that a job that was
-killed at any moment goes on where `dataset.json` ends.
+killed at any moment goes on where `dataset.json` ends; a shard beyond that is written over.
 """
 
 from __future__ import annotations
@@ -27,91 +27,75 @@ class Dataset:
     """
 
     def __init__(self, folder: Path, stream: str) -> None:
-        self.folder, self._archive = folder, None
-        told = folder / "dataset.json"
-        if told.exists():
-            self.told = json.loads(told.read_text())
+        self.folder, self._draft = folder, folder / ".shard.part"
+        self._archive, self._places = None, []
+        if (folder / "dataset.json").exists():
+            self.told = json.loads((folder / "dataset.json").read_text())
             if self.told.get("stream") != stream:
                 raise ValueError(
                     f"{folder} was not filled from stream {stream}: choose another name"
                 )
-        elif folder.exists() and any(folder.glob("*")):
+        elif any(folder.glob("[!.]*")):
             raise ValueError(f"{folder} has no dataset.json: choose another name, or remove it")
         else:
+            folder.mkdir(exist_ok=True)
             self.told = {"stream": stream, "last_sequence": 0, "images": 0, "classes": []}
             self.told |= {"shards": [], "shard_images": [], "sha256": {}}
-        folder.mkdir(parents=True, exist_ok=True)
-        for stray in {*folder.glob("*.tar"), *folder.glob("*.index.json"), *folder.glob(".*.part")}:
-            if stray.name not in self.told["sha256"]:
-                stray.unlink()
-        self.drop()
-        self._write_sums()
+        self._write()
 
     @property
     def last(self) -> int:
         """Number in the stream of the last message that is on the disk."""
         return self.told["last_sequence"]
 
-    @property
-    def bytes(self) -> int:
-        """Present size of the open shard."""
-        return self._archive.offset if self._archive else 0
-
-    def drop(self) -> None:
-        """Forgets the open shard: its messages are read again."""
-        if self._archive:
-            self._archive.close()
-        self._archive, self._places, self._classes = None, [], list(self.told["classes"])
-        self._draft = self.folder / ".shard.part"
+    def is_full(self, messages: int, mebibytes: float) -> bool:
+        """Whether the open shard has as many messages, or is as large."""
+        return len(self._places) >= messages or self._archive.offset >= mebibytes * 2**20
 
     def add(self, sequence: int, content: bytes, suffix: str, label: str) -> None:
         """Appends a message to the open shard: its content, and the number of its class."""
         if not self._archive:
             self._archive = tarfile.open(self._draft, "w")  # noqa: SIM115  # closed in `commit`
-        if label not in self._classes:
-            self._classes.append(label)
-        name, number = f"{sequence:012d}.{suffix}", self._classes.index(label)
-        self._places.append((name, self._append(name, content), len(content), number))
-        self._append(f"{sequence:012d}.cls", str(number).encode())
+        classes = self.told["classes"]
+        if label not in classes:
+            classes.append(label)
+        name, number = f"{sequence:012d}", classes.index(label)
+        place = self._archive.offset + tarfile.BLOCKSIZE
+        self._places.append((f"{name}.{suffix}", place, len(content), number))
+        for ending, data in ((suffix, content), ("cls", str(number).encode())):
+            entry = tarfile.TarInfo(f"{name}.{ending}")
+            entry.size = len(data)
+            self._archive.addfile(entry, io.BytesIO(data))
 
     def commit(self, last: int) -> None:
         """Closes the open shard; `last` is the last message that is done."""
-        made = dict(self.told, last_sequence=last, classes=self._classes)
+        if last == self.last:
+            return
+        self.told["last_sequence"] = last
         if self._archive:
             self._archive.close()
-            name = f"{self.folder.name}-{len(made['shards']):05d}"
+            name = f"{self.folder.name}-{len(self.told['shards']):05d}"
             index = json.dumps({"bytes": self._draft.stat().st_size, "images": self._places})
             with self._draft.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
                 os.fsync(file.fileno())
             self._draft.rename(self.folder / f"{name}.tar")
-            of_index = self._replace(f"{name}.index.json", f"{index}\n")
-            made["sha256"] = {
-                **made["sha256"],
+            self.told["sha256"] |= {
                 f"{name}.tar": digest,
-                f"{name}.index.json": of_index,
+                f"{name}.index.json": self._replace(f"{name}.index.json", f"{index}\n"),
             }
-            made["shards"] = [*made["shards"], f"{name}.tar"]
-            made["shard_images"] = [*made["shard_images"], len(self._places)]
-            made["images"] += len(self._places)
-        self._replace("dataset.json", json.dumps(made, indent=2) + "\n")
-        self.told, self._archive = made, None
-        self.drop()
-        self._write_sums()
+            self.told["shards"].append(f"{name}.tar")
+            self.told["shard_images"].append(len(self._places))
+            self.told["images"] += len(self._places)
+            self._archive, self._places = None, []
+        self._write()
+        print(f"message {last}, {len(self.told['shards'])} shards", flush=True)
 
-    def _append(self, name: str, content: bytes) -> int:
-        entry = tarfile.TarInfo(name)
-        entry.size = len(content)
-        self._archive.addfile(entry, io.BytesIO(content))
-        blocks = -(-len(content) // tarfile.BLOCKSIZE)
-        return self._archive.offset - blocks * tarfile.BLOCKSIZE
-
-    def _write_sums(self) -> None:
-        path = self.folder / "dataset.json"
-        if path.exists():
-            sums = self.told["sha256"] | {path.name: hashlib.sha256(path.read_bytes()).hexdigest()}
-            text = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
-            self._replace("SHA256SUMS", text)
+    def _write(self) -> None:
+        digest = self._replace("dataset.json", json.dumps(self.told, indent=2) + "\n")
+        sums = self.told["sha256"] | {"dataset.json": digest}
+        text = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
+        self._replace("SHA256SUMS", text)
 
     def _replace(self, name: str, text: str) -> str:
         """Replaces a file in one step, on the disk when this returns; returns its digest."""

@@ -40,6 +40,7 @@ def main() -> None:
             "cluster.yml, then: gpubed up CLUSTER"
         )
     import consume  # its package is there on clusters with streams only
+    import nats
 
     root = Path(os.environ.get("GPUBED_SHARED", "/shared")) / "datasets"
     if Path(arguments.dataset).name != arguments.dataset or arguments.dataset == "..":
@@ -53,23 +54,23 @@ def main() -> None:
         started = time.monotonic()
         try:
             dataset = Dataset(root / arguments.dataset, arguments.stream)
-        except ValueError as error:
+            before = dataset.told["images"]
+            dead = asyncio.run(consume.read(arguments, json.loads(OWN.read_text()), dataset))
+        except (ValueError, nats.errors.Error) as error:
             sys.exit(str(error))
-        reader = consume.Reader(arguments, dataset)
-        asyncio.run(reader.run(json.loads(OWN.read_text())))
-    seconds = time.monotonic() - started
+    messages, seconds = dataset.told["images"] - before, time.monotonic() - started
     metrics = {
-        "messages": reader.messages,
-        "dead_messages": reader.dead,
+        "messages": messages,
+        "dead_messages": dead,
         "shards": len(dataset.told["shards"]),
         "last_sequence": dataset.last,
         "seconds": seconds,
-        "messages_per_s": reader.messages / seconds,
+        "messages_per_s": messages / seconds,
     }
     draft = arguments.out / ".metrics.json"
     draft.write_text(json.dumps(metrics, indent=2) + "\n")
     draft.rename(arguments.out / "metrics.json")
-    print(f"{reader.messages} messages, {reader.dead} dead, {seconds:.1f} s")
+    print(f"{messages} messages, {dead} dead, {seconds:.1f} s")
 
 
 if __name__ == "__main__":

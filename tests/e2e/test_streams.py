@@ -146,10 +146,14 @@ def reaches(cluster, name, number, seconds=120):
 def test_verify_sees_three_servers_that_refuse_strangers(streams):
     checks = streams.json("verify")["verification"]["checks"]
     found = [(c["id"], c["result"]) for c in checks if c["id"].startswith("streams.")]
-    assert sorted(found) == [("streams.replicas", "pass")] * 3 + [
-        ("streams.stranger", "pass"),
-        ("streams.tls", "pass"),
-    ]
+    wanted = ("streams.replicas", "streams.stranger", "streams.tls")
+    assert sorted(found) == [(id_, "pass") for id_ in wanted for _ in range(3)]
+
+
+def test_a_researcher_does_not_read_the_figures(streams):
+    ask = "curl --silent --noproxy '*' -o /dev/null -w '%{http_code}' http://127.0.0.1:8222"
+    for path in ("/", "/jsz", "/connz"):
+        assert streams.node("head", f"sudo -u bob {ask}{path}") == "404"
 
 
 def test_none_is_lost_and_none_is_twice_through_three_kills(streams):
@@ -213,13 +217,23 @@ def test_a_full_account_is_told_so(streams):
     assert python(streams, LOOK, "own", "{}", user="alice").strip() == "5"
 
 
+def test_another_number_of_servers_is_refused_while_there_are_streams(streams):
+    streams.edit(lambda spec: spec["services"]["streams"].update(replicas=1))
+    refused = streams.call("up", rc=1).stderr
+    assert "servers would not find; they were not touched" in " ".join(refused.split())
+    streams.edit(lambda spec: spec["services"]["streams"].update(replicas=3))
+    assert python(streams, LOOK, "own", "{}", user="alice").strip() == "5"
+    for node in ("node-0", "node-1", "node-2"):
+        streams.node(node, "systemctl is-active nats-server")
+
+
 def test_switched_off_it_leaves_the_data_folder_alone(streams):
     streams.edit(lambda spec: spec["services"].pop("streams"))
     streams.call("up")
     for node in ("node-0", "node-1", "node-2"):
         left = streams.node(
             node,
-            "ls -d /etc/gpubed/streams /etc/systemd/system/nats-server* /usr/sbin/nats-server "
+            "ls -d /etc/gpubed/streams /etc/systemd/system/nats-server*/* /usr/sbin/nats-server "
             "/etc/nats-server.conf ~/.config/gpubed 2>/dev/null; pgrep -l nats; "
             "ss -Hltn | grep -E ':(4222|6222|8222) '; "
             "sudo ls /shared/home/*/.config/gpubed 2>/dev/null; ls -d /var/lib/gpubed-streams",

@@ -19,6 +19,7 @@ def begin():
 def test_a_kill_between_two_writes_leaves_the_last_whole_state(
     tmp_path, monkeypatch, begin, writes
 ):
+    begin(tmp_path / "made", "events").add(1, b"one", "bin", "a")
     dataset = begin(tmp_path / "made", "events")
     dataset.add(1, b"one", "bin", "a")
     dataset.commit(1)
