@@ -13,5 +13,5 @@ def test_a_server_can_start_on_each_node(host):
 
 def test_others_read_no_configuration(host):
     if host.check_output("hostname") == "node-0":
-        assert host.file("/etc/gpubed/hub").mode == 0o700
+        assert host.file("/etc/gpubed/hub/jupyterhub_config.py").mode == 0o600
         assert host.file("/var/lib/gpubed-hub").mode == 0o700
