@@ -282,7 +282,7 @@ def test_switched_off_nothing_is_left(group):
         "systemctl list-unit-files --no-legend 'gpubed-hub*';"
         " pgrep --full jupyterhub | grep -vx $$;"
         " sudo ls -d /etc/gpubed/hub /etc/pam.d/gpubed-hub /var/lib/gpubed-hub /shared/env/hub"
-        " /usr/local/bin/gpubed-hub-server /usr/sbin/haproxy 2>/dev/null;"
+        " /etc/systemd/system/haproxy.service /usr/sbin/haproxy 2>/dev/null;"
         " sudo ss -Hltn | grep -E ':(8000|8081) '; sudo passwd --status alice; squeue -h"
     )
     for node in ("node-0", "node-1"):

@@ -137,16 +137,16 @@ exec {{cmd}}
         """Return the form, within what the cluster has."""
         partitions = _partitions()
         names = "".join(f"<option>{html.escape(name)}</option>" for name in partitions)
-        rows = [
-            _row("partition", "Partition", f'<select name="partition" {_STYLE}>{names}</select>')
-        ]
+        fields = {"Partition": f'<select name="partition" {_STYLE}>{names}</select>'}
         for name, (label, least, step, usual) in _FIELDS.items():
-            most = max(found[name] for found in partitions.values())
-            if most:
+            if most := max(found[name] for found in partitions.values()):
                 value = f'value="{min(usual, most):g}" min="{least}" max="{most:g}" step="{step}"'
                 field = f'<input type="number" name="{name}" {value} required {_STYLE}>'
-                rows.append(_row(name, f"{label} (up to {most:g})", field))
-        return "".join(rows)
+                fields[f"{label} (up to {most:g})"] = field
+        return "".join(
+            f'<label class="d-block mb-3">{label} {field}</label>'
+            for label, field in fields.items()
+        )
 
     @staticmethod
     def apply_user_options(spawner: Job, asked: dict[str, Any]) -> None:
@@ -177,10 +177,6 @@ exec {{cmd}}
 
 
 _STYLE = 'class="form-control" style="max-width: 20em"'
-
-
-def _row(name: str, label: str, field: str) -> str:
-    return f'<div class="form-group mb-3"><label for="{name}">{label}</label>{field}</div>'
 
 
 def _partitions() -> dict[str, dict[str, float]]:

@@ -8,7 +8,7 @@ def test_the_hub_and_its_proxy_run_on_the_head_alone(host):
 
 
 def test_a_server_can_start_on_each_node(host):
-    assert host.file("/usr/local/bin/gpubed-hub-server").mode == 0o755
+    assert host.file("/shared/env/hub/bin/gpubed-hub-server").mode == 0o755
 
 
 def test_others_read_no_configuration(host):
