@@ -26,7 +26,6 @@ def hub(monkeypatch):
         "batchspawner.api": {"BatchSpawnerAPIHandler": SimpleNamespace()},
         "jupyterhub.proxy": {"Proxy": object},
         "tornado": {"web": SimpleNamespace(authenticated=lambda call: call, HTTPError=HTTPError)},
-        "traitlets": {"Unicode": lambda **_: ""},
     }
     for name, content in parts.items():
         module = ModuleType(name)

@@ -17,9 +17,9 @@ from batchspawner import SlurmSpawner
 from batchspawner.api import BatchSpawnerAPIHandler
 from jupyterhub.proxy import Proxy
 from tornado import web
-from traitlets import Unicode
 
-_ROUTES = Path("routes")  # in the hub's folder; HAProxy reads it when it starts
+# In the hub's folder: what HAProxy reads when it starts, and where it takes commands.
+_ROUTES, _SOCKET = Path("routes"), "proxy.sock"
 # What is asked for: label, smallest value, step, and what the form suggests.
 _FIELDS = {
     "gpus": ("GPUs", 0, 1, 0),
@@ -56,7 +56,6 @@ class HAProxy(Proxy):
     """Keeps the routes in a map in which HAProxy looks paths up."""
 
     should_start = False
-    socket = Unicode(config=True, help="HAProxy's socket for commands")
 
     def __init__(self, **settings: Any) -> None:
         """Go on with the routes of before: servers outlive the hub."""
@@ -83,7 +82,7 @@ class HAProxy(Proxy):
         lines = [f"{path} {_place(route['target'])}\n" for path, route in self._routes.items()]
         _ROUTES.write_text("".join(lines))
         try:
-            reader, writer = await asyncio.open_unix_connection(self.socket)
+            reader, writer = await asyncio.open_unix_connection(_SOCKET)
         except OSError as error:  # it reads the file when it starts
             self.log.warning("HAProxy does not answer: %s", error)
             return
@@ -126,6 +125,7 @@ class Job(SlurmSpawner):
 #SBATCH --cpus-per-task={{cpus}} --mem={{(memory * 1024)|int}}M
 {% if gpus %}#SBATCH --gpus-per-node={{gpus}}
 {% endif %}
+[ -e .python ] || gpubed-pip --version
 exec {{cmd}}
 """
     start_timeout = 7 * 24 * 3600  # it may wait that long for its turn

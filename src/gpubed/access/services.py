@@ -54,12 +54,9 @@ def urls(cluster: Cluster) -> list[dict[str, str]]:
         services.append({"name": "jupyterlab", "url": f"{base}/lab"})
         if spec.services.monitoring:
             services.append({"name": STATUS, "url": f"{base}{_PAGE}"})
-    if spec.services.hub:
-        services.append({"name": HUB, "url": f"https://{host}:{spec.services.hub.port}/"})
-    if spec.services.tracking:
-        services.append({"name": TRACKING, "url": f"https://{host}:{tracking.port(cluster)}/"})
-    if spec.services.serving:
-        services.append({"name": SERVING, "url": f"https://{host}:{spec.services.serving.port}/v2"})
+    for name, page in ((HUB, ""), (TRACKING, ""), (SERVING, "v2")):
+        if service := getattr(spec.services, name):
+            services.append({"name": name, "url": f"https://{host}:{service.port}/{page}"})
     return services
 
 
