@@ -1,8 +1,10 @@
 """Researchers share a cluster from their browsers: JupyterHub on Slurm (docs/how-to/hub.md)."""
 
+import json
 import ssl
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from contextlib import contextmanager
 
@@ -20,6 +22,17 @@ SERVICES = {
     "hub": {"idle": "60 s", "admins": ["alice"]},
 }
 NODES = [{"name": "node", "count": 2, "machine": {"cpus": 2, "memory": "4 GiB"}}]
+NEW_TOKEN = """async () => {
+  const page = "/hub/api/users/alice/tokens?_xsrf=" + window.jhdata.xsrf_token;
+  return (await (await fetch(page, {method: "POST"})).json()).token;
+}"""
+# What batchspawner itself would let a server set.
+FOREIGN = {
+    "cmd": ["id"],
+    "batch_script": "#!/bin/sh\nid",
+    "exec_prefix": "",
+    "req_options": "--comment=foreign",
+}
 IMAGES = ROOT / "docs" / "images"
 
 
@@ -93,6 +106,40 @@ def wait_for(look, seconds=240):
     return found
 
 
+def ask(cluster, token, method, page, document=None):
+    """Call the hub's API; return status and answer."""
+    request = urllib.request.Request(
+        f"{url(cluster)}hub/api/{page}",
+        json.dumps(document).encode() if document is not None else None,
+        {"Authorization": f"token {token}", "Content-Type": "application/json"},
+        method=method,
+    )
+    trusted = ssl.create_default_context(cafile=str(cluster.state / "hub.crt"))
+    try:
+        with urllib.request.urlopen(request, context=trusted) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()
+
+
+def process(cluster, node):
+    """Return the process of alice's server."""
+    find = "sudo -u bob pgrep --full --oldest --euid alice jupyterhub-singleuser"
+    return cluster.node(node, find).strip()
+
+
+def own_token(cluster, node):
+    """Return the token that alice's server shows to the hub."""
+    found = cluster.node(node, f"sudo -u alice cat /proc/{process(cluster, node)}/environ")
+    return found.partition("JUPYTERHUB_API_TOKEN=")[2].partition("\0")[0]
+
+
+def place(cluster):
+    """Return address and port of alice's server."""
+    listens = "sudo awk '$1 == \"/user/alice/\" {print $2}' /var/lib/gpubed-hub/routes"
+    return cluster.node("head", listens).strip()
+
+
 def picture(page, name):
     page.screenshot(path=IMAGES / f"hub-{name}.png")
 
@@ -155,20 +202,21 @@ def is_apart(cluster, bob, node):
     base = url(cluster)
     assert bob.request.get(f"{base}user/bob/api/contents").status == 200
     assert bob.request.get(f"{base}user/alice/api/contents").status in (403, 404)
-    find = "sudo -u bob pgrep --full --oldest --euid alice jupyterhub-singleuser"
-    process = cluster.node(node, find).strip()
-    for private in (f"/proc/{process}/environ", "/shared/home/alice", "/shared/home/alice/.python"):
+    for private in (
+        f"/proc/{process(cluster, node)}/environ",
+        "/shared/home/alice",
+        "/shared/home/alice/.python",
+    ):
         said = cluster.node(
             node, f"sudo -u bob cat {private} 2>&1 || sudo -u bob ls {private} 2>&1 || true"
         )
         assert "Permission denied" in said, private
     # From within the cluster, past the proxy.
-    listens = "sudo awk '$1 == \"/user/alice/\" {print $2}' /var/lib/gpubed-hub/routes"
-    place = cluster.node("head", listens).strip()
-    ask = f"curl -s -o /dev/null -w '%{{http_code}}' http://{place}/user/alice/api/contents"
-    assert cluster.node("node-1", f"sudo -u bob {ask}") == "403"
-    token = cluster.node(node, f"sudo -u alice cat /proc/{process}/environ")
-    token = token.partition("JUPYTERHUB_API_TOKEN=")[2].partition("\0")[0]
+    look = (
+        f"curl -s -o /dev/null -w '%{{http_code}}' http://{place(cluster)}/user/alice/api/contents"
+    )
+    assert cluster.node("node-1", f"sudo -u bob {look}") == "403"
+    token = own_token(cluster, node)
     assert token
     assert token not in cluster.node("head", "ps -e -o args; sudo journalctl --boot --no-pager")
 
@@ -183,6 +231,50 @@ def test_a_job_beyond_what_a_node_has_is_refused_in_words(group, chromium):
         page.wait_for_selector("text=CPUs: partition main has 1 to 2 on a node.")
 
 
+def started(cluster, token):
+    """Start a server of alice's; return its node and its job's script."""
+    asked = {"cpus": 1, "memory": 1, "hours": 1}
+    assert ask(cluster, token, "POST", "users/alice/server", asked)[0] in (201, 202)
+
+    def ready():
+        servers = json.loads(ask(cluster, token, "GET", "users/alice")[1])["servers"]
+        return servers and servers[""]["ready"]
+
+    wait_for(ready)
+    job = cluster.node("head", "squeue -h --name=jupyterhub --user=alice -o %i").strip()
+    script = cluster.node("head", f"sudo scontrol write batch_script {job} -")
+    return queue(cluster)["alice"].split()[1], script
+
+
+def test_tokens_open_nothing_else(group, chromium):
+    with desk(chromium) as page:
+        log_in(page, group, "alice")
+        page.wait_for_selector("[name=cpus]")
+        token = page.evaluate(NEW_TOKEN)
+    for name in ("gpubed", "root", "unknown"):
+        assert ask(group, token, "POST", f"users/{name}")[0] in (403, 404)
+        assert ask(group, token, "POST", f"users/{name}/server", {})[0] in (403, 404)
+    users = json.loads(ask(group, token, "GET", "users")[1])
+    assert {user["name"] for user in users} <= set(PEOPLE)
+    for asked, said in (
+        ({"cpus": []}, "CPUs: [] is no number."),
+        ({"partition": ["main"]}, "choose one of main."),
+    ):
+        status, answer = ask(group, token, "POST", "users/alice/server", asked)
+        assert status == 400
+        assert said in json.loads(answer)["message"]
+    assert set(queue(group)) <= set(PEOPLE) - {"alice"}
+
+    node, script = started(group, token)
+    own, port = own_token(group, node), int(place(group).rpartition(":")[2])
+    assert ask(group, own, "POST", "batchspawner", FOREIGN)[0] == 403
+    assert ask(group, own, "POST", "batchspawner", {**FOREIGN, "port": port})[0] == 201
+    assert ask(group, token, "DELETE", "users/alice/server")[0] in (202, 204)
+    wait_for(lambda: not json.loads(ask(group, token, "GET", "users/alice")[1])["servers"])
+    assert started(group, token)[1] == script
+    ask(group, token, "DELETE", "users/alice/server")
+
+
 def test_switched_off_nothing_is_left(group):
     group.edit(lambda spec: spec["services"].pop("hub"))
     group.call("up")
@@ -190,7 +282,7 @@ def test_switched_off_nothing_is_left(group):
         "systemctl list-unit-files --no-legend 'gpubed-hub*';"
         " pgrep --full jupyterhub | grep -vx $$;"
         " sudo ls -d /etc/gpubed/hub /etc/pam.d/gpubed-hub /var/lib/gpubed-hub /shared/env/hub"
-        " /usr/local/bin/gpubed-hub-server /usr/sbin/haproxy 2>/dev/null;"
+        " /etc/systemd/system/haproxy.service /usr/sbin/haproxy 2>/dev/null;"
         " sudo ss -Hltn | grep -E ':(8000|8081) '; sudo passwd --status alice; squeue -h"
     )
     for node in ("node-0", "node-1"):

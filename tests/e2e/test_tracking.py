@@ -31,6 +31,7 @@ LEFT = """
 ps -eo args | grep -E '[m]lflow|[h]aproxy'
 ls -d /etc/gpubed/tracking /etc/gpubed/leave.d/tracking /etc/systemd/system/gpubed-tracking* \
   /opt/gpubed/tracking* /usr/sbin/haproxy /etc/profile.d/gpubed-tracking.sh ~/.mlflow \
+  /etc/systemd/system/haproxy.service \
   /shared/home/alice/.mlflow /home/*/.mlflow /shared/env/tracking* \
   /shared/env/*/lib/python3*/site-packages/gpubed-tracking.pth 2>/dev/null
 getent passwd gpubed-tracking

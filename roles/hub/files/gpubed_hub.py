@@ -17,9 +17,9 @@ from batchspawner import SlurmSpawner
 from batchspawner.api import BatchSpawnerAPIHandler
 from jupyterhub.proxy import Proxy
 from tornado import web
-from traitlets import Unicode
 
-_ROUTES = Path("routes")  # in the hub's folder; HAProxy reads it when it starts
+# In the hub's folder: what HAProxy reads when it starts, and where it takes commands.
+_ROUTES, _SOCKET = Path("routes"), "proxy.sock"
 # What is asked for: label, smallest value, step, and what the form suggests.
 _FIELDS = {
     "gpus": ("GPUs", 0, 1, 0),
@@ -33,8 +33,6 @@ _REASONS = {
     "None": "Slurm has not looked at it yet",
     "Resources": "what it asks for is in use by other jobs",
     "Priority": "other jobs are in front of it",
-    "ReqNodeNotAvail": "nodes that it needs are not available",
-    "JobArrayTaskLimit": "a limit of your jobs is reached",
 }
 
 
@@ -58,7 +56,6 @@ class HAProxy(Proxy):
     """Keeps the routes in a map in which HAProxy looks paths up."""
 
     should_start = False
-    socket = Unicode(config=True, help="HAProxy's socket for commands")
 
     def __init__(self, **settings: Any) -> None:
         """Go on with the routes of before: servers outlive the hub."""
@@ -85,7 +82,7 @@ class HAProxy(Proxy):
         lines = [f"{path} {_place(route['target'])}\n" for path, route in self._routes.items()]
         _ROUTES.write_text("".join(lines))
         try:
-            reader, writer = await asyncio.open_unix_connection(self.socket)
+            reader, writer = await asyncio.open_unix_connection(_SOCKET)
         except OSError as error:  # it reads the file when it starts
             self.log.warning("HAProxy does not answer: %s", error)
             return
@@ -103,6 +100,15 @@ def _place(target: str) -> str:
     return f"{socket.gethostbyname(url.hostname or '')}:{url.port}"
 
 
+class Refused(web.HTTPError):
+    """A server is not started; its owner reads why."""
+
+    def __init__(self, words: str) -> None:
+        """Answer with these words."""
+        super().__init__(400)
+        self.jupyterhub_message = words
+
+
 class Job(SlurmSpawner):
     """A researcher's server: a job with what the form asks for."""
 
@@ -115,9 +121,11 @@ class Job(SlurmSpawner):
 #SBATCH --chdir={{homedir}}
 #SBATCH --export={{keepvars}}
 #SBATCH --nodes=1 --ntasks=1
-#SBATCH --partition={{partition}} --cpus-per-task={{cpus}} --mem={{memory}}M --time={{minutes}}
+#SBATCH --partition={{partition}} --time={{(hours * 60)|int}}
+#SBATCH --cpus-per-task={{cpus}} --mem={{(memory * 1024)|int}}M
 {% if gpus %}#SBATCH --gpus-per-node={{gpus}}
 {% endif %}
+[ -e .python ] || gpubed-pip --version
 exec {{cmd}}
 """
     start_timeout = 7 * 24 * 3600  # it may wait that long for its turn
@@ -129,38 +137,28 @@ exec {{cmd}}
         """Return the form, within what the cluster has."""
         partitions = _partitions()
         names = "".join(f"<option>{html.escape(name)}</option>" for name in partitions)
-        rows = [
-            _row("partition", "Partition", f'<select name="partition" {_STYLE}>{names}</select>')
-        ]
+        fields = {"Partition": f'<select name="partition" {_STYLE}>{names}</select>'}
         for name, (label, least, step, usual) in _FIELDS.items():
-            most = max(found[name] for found in partitions.values())
-            if most:
+            if most := max(found[name] for found in partitions.values()):
                 value = f'value="{min(usual, most):g}" min="{least}" max="{most:g}" step="{step}"'
                 field = f'<input type="number" name="{name}" {value} required {_STYLE}>'
-                rows.append(_row(name, f"{label} (up to {most:g})", field))
-        return "".join(rows)
+                fields[f"{label} (up to {most:g})"] = field
+        return "".join(
+            f'<label class="d-block mb-3">{label} {field}</label>'
+            for label, field in fields.items()
+        )
 
-    def options_from_form(self, form: dict[str, list[str]]) -> dict[str, Any]:
-        """Return what the form asks for; ValueError in words that the form shows."""
-        return _checked({name: values[0] for name, values in form.items()})
+    @staticmethod
+    def apply_user_options(spawner: Job, asked: dict[str, Any]) -> None:
+        """Take what the form or the API asks for, and nothing else."""
+        spawner.user_options = _checked(asked)
 
     async def submit_batch_script(self) -> str:
-        """Submit the job; a refusal of Slurm's is shown to its owner."""
-        # Hub's API sets options that did not pass the form.
-        asked = _checked(self.user_options)
-        self.user_options = {
-            **asked,
-            "memory": int(asked["memory"] * 1024),
-            "minutes": int(asked["hours"] * 60),
-        }
+        """Submit the job."""
         try:
             job: str = await super().submit_batch_script()
         except RuntimeError as refused:
-            words = str(refused).replace("sbatch: error: ", "")
-            refused.jupyterhub_message = f"Slurm refuses the job: {words}"  # type: ignore[attr-defined]
-            raise
-        finally:
-            self.user_options = asked
+            raise Refused(f"Slurm refuses the job: {refused}") from refused
         return job
 
     async def progress(self) -> AsyncIterator[dict[str, Any]]:
@@ -171,10 +169,7 @@ exec {{cmd}}
             reason, _, node = rest.rpartition(" ")
             said = f"Job {self.job_id} runs on {node}; JupyterLab starts."
             if state != "RUNNING":
-                why = _REASONS.get(reason.split(",")[0])
-                said = (
-                    f"Job {self.job_id} waits: {f'{why} ({reason})' if why else reason or state}."
-                )
+                said = f"Job {self.job_id} waits: {_REASONS.get(reason, state)} ({reason})."
             if self.job_id and state and said != told:
                 told = said
                 yield {"message": said}
@@ -182,10 +177,6 @@ exec {{cmd}}
 
 
 _STYLE = 'class="form-control" style="max-width: 20em"'
-
-
-def _row(name: str, label: str, field: str) -> str:
-    return f'<div class="form-group mb-3"><label for="{name}">{label}</label>{field}</div>'
 
 
 def _partitions() -> dict[str, dict[str, float]]:
@@ -208,29 +199,27 @@ def _partitions() -> dict[str, dict[str, float]]:
 
 def _hours(limit: str) -> float:
     """Return a time limit of Slurm's, as 2-00:00:00, in hours, and at most a week."""
-    if not limit[0].isdigit():
+    if limit == "infinite":
         return _WEEK_H
     days, _, clock = limit.rpartition("-")
-    seconds = 0
-    for part in clock.split(":"):
-        seconds = seconds * 60 + int(part)
-    return min(int(days or 0) * 24 + seconds / 3600, _WEEK_H)
+    hours = sum(int(part) * 60**power for power, part in enumerate(clock.split(":")[::-1])) / 3600
+    return min(int(days or 0) * 24 + hours, _WEEK_H)
 
 
 def _checked(asked: dict[str, Any]) -> dict[str, Any]:
     """Return what is asked for, each within what the partition has."""
     partitions = _partitions()
-    name = asked.get("partition") or next(iter(partitions))
+    name = str(asked.get("partition") or next(iter(partitions)))
     if name not in partitions:
-        raise ValueError(f"There is no partition {name}: choose one of {', '.join(partitions)}.")
+        raise Refused(f"There is no partition {name}: choose one of {', '.join(partitions)}.")
     found: dict[str, Any] = {"partition": name}
     for field, (label, least, _, usual) in _FIELDS.items():
         most = partitions[name][field]
         try:
             value = float(asked.get(field, min(usual, most)))
-        except ValueError:
-            raise ValueError(f"{label}: {asked[field]!r} is no number.") from None
+        except (TypeError, ValueError):
+            raise Refused(f"{label}: {asked[field]!r} is no number.") from None
         if not min(least, most) <= value <= most:
-            raise ValueError(f"{label}: partition {name} has {least:g} to {most:g} on a node.")
+            raise Refused(f"{label}: partition {name} has {least:g} to {most:g} on a node.")
         found[field] = value if field in ("memory", "hours") else int(value)
     return found

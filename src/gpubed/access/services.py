@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import http.client
-import ssl
+import http
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpubed.access import serving, tracking, tunnel
+from gpubed.access import https, serving, tracking
 from gpubed.configuration import jupyterlab_port
 from gpubed.core import secret
 from gpubed.core.errors import GpubedError
@@ -24,7 +23,6 @@ _PRODUCTS = {
     TRACKING: ("MLflow", "tracking"),
 }
 _PAGE = "/gpubed/status"
-_TIMEOUT = 10.0
 
 
 @dataclass(frozen=True)
@@ -56,12 +54,9 @@ def urls(cluster: Cluster) -> list[dict[str, str]]:
         services.append({"name": "jupyterlab", "url": f"{base}/lab"})
         if spec.services.monitoring:
             services.append({"name": STATUS, "url": f"{base}{_PAGE}"})
-    if spec.services.hub:
-        services.append({"name": HUB, "url": f"https://{host}:{spec.services.hub.port}/"})
-    if spec.services.tracking:
-        services.append({"name": TRACKING, "url": f"https://{host}:{tracking.port(cluster)}/"})
-    if spec.services.serving:
-        services.append({"name": SERVING, "url": f"https://{host}:{spec.services.serving.port}/v2"})
+    for name, page in ((HUB, ""), (TRACKING, ""), (SERVING, "v2")):
+        if service := getattr(spec.services, name):
+            services.append({"name": name, "url": f"https://{host}:{service.port}/{page}"})
     return services
 
 
@@ -94,14 +89,14 @@ def entrance(cluster: Cluster, name: str) -> Entrance:
     declared, paths = cluster.plan.spec.services, cluster.paths
     if name == HUB and declared.hub:
         login = f"first passwords, a file for each researcher: {paths.hub_passwords}"
-        return Entrance(declared.hub.port, paths.hub_certificate, login)
+        return Entrance(declared.hub.port, https.certificate(cluster, HUB), login)
     if name == TRACKING:
         look = f"gpubed ssh {cluster.name} head -- cat .mlflow/credentials"
         login = f"log in as {tracking.ACCOUNT}: '{look}' shows its password"
-        return Entrance(tracking.port(cluster), tracking.certificate(cluster), login)
+        return Entrance(tracking.port(cluster), https.certificate(cluster, TRACKING), login)
     has_lab = declared.jupyterlab and cluster.allocation.nodes
     port = jupyterlab_port.port(cluster) if has_lab else 0
-    return Entrance(port, paths.jupyterlab_certificate)
+    return Entrance(port, https.certificate(cluster, "jupyterlab"))
 
 
 def answers(cluster: Cluster) -> dict[str, str]:
@@ -119,25 +114,12 @@ def answers(cluster: Cluster) -> dict[str, str]:
 
 
 def jupyterlab_status(cluster: Cluster, token: str | None = None, page: str = "/api/status") -> int:
-    """Request a page of JupyterLab, and check its certificate against the cluster's own.
+    """Request a page of JupyterLab, by default with the right token; return the HTTP status code.
 
-    Returns the HTTP status code. `token` defaults to the right one. Raises `GpubedError` if
-    JupyterLab does not answer, or shows another certificate.
+    Raises `GpubedError` as `https.request` does.
     """
-    certificate = cluster.paths.jupyterlab_certificate
-    if not certificate.exists():
-        raise GpubedError("JupyterLab is not set up yet", f"gpubed up {cluster.name}")
-    headers = {"Authorization": f"token {token or secret.text(cluster.paths.jupyterlab_token)}"}
-    try:
-        context = ssl.create_default_context(cafile=str(certificate))
-        with tunnel.to_head(cluster, jupyterlab_port.port(cluster)) as (host, port):
-            connection = http.client.HTTPSConnection(host, port, timeout=_TIMEOUT, context=context)
-            connection.request("GET", page, headers=headers)
-            return connection.getresponse().status
-    except (OSError, http.client.HTTPException) as error:
-        raise GpubedError(
-            f"JupyterLab does not answer: {error}", f"gpubed configure {cluster.name}"
-        ) from error
+    login = f"token {token or secret.text(cluster.paths.jupyterlab_token)}"
+    return https.request(cluster, "jupyterlab", jupyterlab_port.port(cluster), page, login)[0]
 
 
 def page_status(cluster: Cluster) -> int:

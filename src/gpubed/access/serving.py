@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import ssl
 from typing import Any
 
 from pydantic import BaseModel
 
-from gpubed.access import tunnel
+from gpubed.access import https
 from gpubed.core import reading, secret
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
@@ -17,7 +15,7 @@ from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import SSH
 
 _CODE = "/usr/local/lib/gpubed/gpubed_serving"
-_DEPLOY_S, _TIMEOUT_S = 600.0, 10.0
+_DEPLOY_S = 600.0
 
 
 class Track(BaseModel):
@@ -102,16 +100,5 @@ def authority(paths: ClusterPaths) -> str:
 
 def status(cluster: Cluster, token: str | None = None, page: str = "/v2/health/ready") -> int:
     """Request a page with the right token or another; return the HTTP status code."""
-    token = token or secret.text(cluster.paths.secrets / "serving_token")
-    try:
-        context = ssl.create_default_context(cafile=authority(cluster.paths))
-        with tunnel.to_head(cluster, require(cluster)) as (host, port):
-            connection = http.client.HTTPSConnection(
-                host, port, timeout=_TIMEOUT_S, context=context
-            )
-            connection.request("GET", page, headers={"Authorization": f"Bearer {token}"})
-            return connection.getresponse().status
-    except (OSError, http.client.HTTPException) as error:
-        raise GpubedError(
-            f"serving does not answer: {error}", f"gpubed configure {cluster.name} --tags serving"
-        ) from error
+    login = f"Bearer {token or secret.text(cluster.paths.secrets / 'serving_token')}"
+    return https.request(cluster, "serving", require(cluster), page, login)[0]

@@ -20,7 +20,7 @@ def mlflow(context: Context) -> Iterator[Check]:
     if not tracking.port(context.cluster):
         yield from skipped(_IDS, "the cluster has no MLflow")
         return
-    asked = ((None, http.HTTPStatus.OK), ("wrong", http.HTTPStatus.UNAUTHORIZED))
+    asked = (("", http.HTTPStatus.OK), ("wrong", http.HTTPStatus.UNAUTHORIZED))
     for id_, (given, wanted) in zip(_IDS, asked, strict=True):
         status, reason = None, ""
         try:

@@ -207,9 +207,6 @@ class ClusterPaths:
     watching = _Below("state", "watching")  # the lock of the cluster's only `watch`
     verification = _Below("state", "verification.json")
     jupyterlab_token = _Below("secrets", "jupyterlab_token")
-    jupyterlab_certificate = _Below("state", "jupyterlab.crt")
-    """The certificate of the authority that signed JupyterLab's."""
-    hub_certificate = _Below("state", "hub.crt")  # of the authority that signed JupyterHub's
     hub_passwords = _Below("secrets", "hub")  # the researchers' first passwords, a file each
     facts = _Below("state", "facts")  # Ansible's facts, one file per node id
     applied = _Below("state", "applied")  # the roles applied to each node, with their versions

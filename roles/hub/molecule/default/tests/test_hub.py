@@ -8,10 +8,10 @@ def test_the_hub_and_its_proxy_run_on_the_head_alone(host):
 
 
 def test_a_server_can_start_on_each_node(host):
-    assert host.file("/usr/local/bin/gpubed-hub-server").mode == 0o755
+    assert host.file("/shared/env/hub/bin/gpubed-hub-server").mode == 0o755
 
 
 def test_others_read_no_configuration(host):
     if host.check_output("hostname") == "node-0":
-        assert host.file("/etc/gpubed/hub").mode == 0o700
+        assert host.file("/etc/gpubed/hub/jupyterhub_config.py").mode == 0o600
         assert host.file("/var/lib/gpubed-hub").mode == 0o700
