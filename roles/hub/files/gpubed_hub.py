@@ -6,6 +6,7 @@ import asyncio
 import html
 import math
 import re
+import shutil
 import socket
 import subprocess
 from collections.abc import AsyncIterator
@@ -143,7 +144,10 @@ exec {{cmd}}
                 value = f'value="{min(usual, most):g}" min="{least}" max="{most:g}" step="{step}"'
                 field = f'<input type="number" name="{name}" {value} required {_STYLE}>'
                 fields[f"{label} (up to {most:g})"] = field
-        return "".join(
+        home = Path(f"~{self.user.name}").expanduser()
+        total, _, free = (size / 2**30 for size in shutil.disk_usage(home))
+        room = f"<p>{free:.1f} of {total:.1f} GiB are free where your files are.</p>"
+        return room + "".join(
             f'<label class="d-block mb-3">{label} {field}</label>'
             for label, field in fields.items()
         )
