@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from gpubed.checks import monitoring
+from gpubed.checks import logins
 
 pytestmark = pytest.mark.process
 
@@ -24,5 +24,5 @@ def test_one_that_starts_is_waited_for(tmp_path, states, asked):
     )
     stand_in.chmod(0o755)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    subprocess.run(["sh", "-c", monitoring._AWAIT], env={"PATH": path}, check=True, timeout=20)
+    subprocess.run(["sh", "-c", logins._AWAIT], env={"PATH": path}, check=True, timeout=20)
     assert len((tmp_path / "asked").read_text().splitlines()) == asked

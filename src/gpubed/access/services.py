@@ -102,8 +102,13 @@ def entrance(cluster: Cluster, name: str) -> Entrance:
 def answers(cluster: Cluster) -> dict[str, str]:
     """Return the fault of each service by name, empty if it answers."""
     faults = {}
-    requests = {"jupyterlab": jupyterlab_status, STATUS: page_status, TRACKING: tracking.status}
-    requests[SERVING] = serving.status
+    requests = {
+        "jupyterlab": jupyterlab_status,
+        STATUS: page_status,
+        HUB: hub_status,
+        TRACKING: tracking.status,
+        SERVING: serving.status,
+    }
     for name in requests.keys() & {service["name"] for service in urls(cluster)}:
         try:
             status = requests[name](cluster)
@@ -113,7 +118,16 @@ def answers(cluster: Cluster) -> dict[str, str]:
     return faults
 
 
-def jupyterlab_status(cluster: Cluster, token: str | None = None, page: str = "/api/status") -> int:
+def hub_status(cluster: Cluster, token: str = "") -> int:
+    """Request JupyterHub's version, or with a token its users; return the HTTP status code.
+
+    Raises `GpubedError` as `https.request` does.
+    """
+    page, port = "/hub/api/users" if token else "/hub/api/", entrance(cluster, HUB).port
+    return https.request(cluster, HUB, port, page, f"token {token}")[0]
+
+
+def jupyterlab_status(cluster: Cluster, token: str = "", page: str = "/api/status") -> int:
     """Request a page of JupyterLab, by default with the right token; return the HTTP status code.
 
     Raises `GpubedError` as `https.request` does.

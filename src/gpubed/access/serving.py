@@ -98,7 +98,7 @@ def authority(paths: ClusterPaths) -> str:
     return str(paths.facts.parent / "serving.crt")
 
 
-def status(cluster: Cluster, token: str | None = None, page: str = "/v2/health/ready") -> int:
+def status(cluster: Cluster, token: str = "", page: str = "/v2/health/ready") -> int:
     """Request a page with the right token or another; return the HTTP status code."""
     login = f"Bearer {token or secret.text(cluster.paths.secrets / 'serving_token')}"
     return https.request(cluster, "serving", require(cluster), page, login)[0]

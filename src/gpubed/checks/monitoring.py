@@ -1,8 +1,4 @@
-"""Checks JupyterLab and monitoring.
-
-JupyterLab accepts its token over TLS, and refuses others. Prometheus reads every node, all alert
-rules work, and the status page is served.
-"""
+"""Checks monitoring: Prometheus reads every node, all alert rules work, and the page is served."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from pydantic import AliasPath, BaseModel, Field
 from gpubed.access import services
 from gpubed.checks.context import Context, judged, skipped
 from gpubed.checks.registry import Stage, at
-from gpubed.core import reading, secret
+from gpubed.core import reading
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import assets
 from gpubed.nodes import answers
@@ -27,13 +23,7 @@ _RULES = "roles/monitoring/files/rules.yml"
 # A new target is unknown until its first scrape.
 _PATIENCE_S, _PAUSE_S = 45.0, 3.0
 _QUERY = "curl --silent --fail --noproxy '*' --max-time 10 http://127.0.0.1:%s/api/v1/%s"
-# Waits while JupyterLab starts and does not listen yet, as after a boot, but not if it fails again
-# and again.
-_AWAIT = (
-    "timeout 60 sh -c 'while systemctl show --property=SubState jupyterlab.service"
-    " | grep -q =start; do sleep 0.5; done'"
-)
-_OK, _FORBIDDEN = http.HTTPStatus.OK, http.HTTPStatus.FORBIDDEN
+_OK = http.HTTPStatus.OK
 
 
 class _Target(BaseModel):
@@ -142,25 +132,3 @@ def _page(context: Context) -> Check:
     except GpubedError as error:
         status, reason = None, error.message
     return judged("monitoring.page", head, _repaired(context, reason), status, str(int(_OK)))
-
-
-@at(Stage.SERVICES, "jupyterlab.tls", "jupyterlab.wrong_token")
-def jupyterlab(context: Context) -> Iterator[Check]:
-    """Call JupyterLab with the right token and with a wrong one."""
-    if context.plan.spec.services.jupyterlab is None:
-        yield Check(id="jupyterlab.tls", result="skip", reason="the cluster has no JupyterLab")
-        return
-    right = secret.text(context.cluster.paths.jupyterlab_token)
-    context.head.run(_AWAIT, check=False)
-    wrong = "0" * len(right)
-    for id_, token, wanted in (
-        ("jupyterlab.tls", right, _OK),
-        ("jupyterlab.wrong_token", wrong, _FORBIDDEN),
-    ):
-        status, reason = None, ""
-        try:
-            status = services.jupyterlab_status(context.cluster, token)
-            reason = "" if status == wanted else f"answered {status} instead of {wanted}"
-        except GpubedError as error:
-            reason = error.message
-        yield judged(id_, context.allocation.head.name, reason, status, str(int(wanted)))
