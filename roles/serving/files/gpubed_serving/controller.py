@@ -22,7 +22,7 @@ MAP, MODELS, SLOTS = "/etc/gpubed/serving/models.map", SETTINGS["models"], SETTI
 BACKLOG, UP_S, DOWN_S = 64, 5.0, 60.0  # requests per replica; how long before its number changes
 MOST_FAILURES = 3  # of those that Slurm remembers, for five minutes
 SILENT_S, KILLED_S = 30.0, 90.0
-REFUSALS = re.compile("no such|can't|invalid|unknown|unable", re.IGNORECASE)
+REFUSALS = re.compile(".*(no such|can't|invalid|unknown|unable).*", re.IGNORECASE)
 
 
 class Job(NamedTuple):
@@ -58,14 +58,14 @@ def size(track: dict[str, Any]) -> list[str]:
 
 def proxy(*commands: str) -> str:
     """Return HAProxy's answers to commands, of which it reads 16 KiB at once."""
-    said = b""
-    for first in range(0, len(commands), 50):
-        with socket.socket(socket.AF_UNIX) as door:
-            door.settimeout(10)
-            door.connect("/run/gpubed-serving.sock")
-            door.sendall((";".join(commands[first : first + 50]) + "\n").encode())
-            said += b"".join(iter(lambda: door.recv(65536), b""))
-    return said.decode()
+    with socket.socket(socket.AF_UNIX) as door:
+        door.settimeout(10)
+        door.connect("/run/gpubed-serving.sock")
+        door.sendall((";".join(commands) + "\n").encode())
+        said = b"".join(iter(lambda: door.recv(65536), b"")).decode()
+    if refused := REFUSALS.search(said):
+        logging.warning("HAProxy: %s", refused[0])
+    return said
 
 
 def write(path: Path, document: Any) -> None:
@@ -177,39 +177,35 @@ class Controller:
     def _submit(self, name: str, revision: int, track: Any) -> None:
         order = STATE / "tracks" / f"{track['key']}.json"
         write(order, {**track, "model": name, "addresses": SETTINGS["addresses"]})
+        python = f"{track['environment']}/bin/python"
         run(
-            *("sbatch", "--no-requeue", f"--job-name=serving:{name}:{track['key']}"),
-            *(
-                f"--comment={revision}",
-                *size(track),
-                f"--export=ALL,OMP_NUM_THREADS={track['cpus']}",
-            ),
-            *(f"--chdir={CODE}", f"--output={STATE}/logs/%j.log"),
-            *(
-                "--wrap",
-                f"exec {track['environment']}/bin/python -m gpubed_serving.replica {order}",
-            ),
+            *("sbatch", "--no-requeue", *size(track), f"--comment={revision}"),
+            f"--job-name=serving:{name}:{track['key']}",
+            f"--export=ALL,OMP_NUM_THREADS={track['cpus']}",
+            f"--chdir={CODE}",
+            f"--output={STATE}/logs/%j.log",
+            f"--wrap=exec {python} -m gpubed_serving.replica {order}",
         )
 
     def _route(self, models: dict[str, Any]) -> None:
         """Lead requests to the ready replicas; those of a track have its share together."""
-        backends, commands = self.memory["to"], list[str]()
+        backends = self.memory["to"]
         for name in models.keys() - backends.keys():
             free = {*range(MODELS)} - {*backends.values()}
             backends |= {name: min(free)} if free else {}
         for name, backend in backends.items():
             tracks = models[name]["tracks"] if name in models else []
-            commands += self._servers(name, backend, {one["key"]: one["share"] for one in tracks})
+            self._lead(name, backend, {track["key"]: track["share"] for track in tracks})
         self.memory["to"] = {name: to for name, to in backends.items() if name in models}
         entries = dict(re.findall(r"^\S+ (\S+) (m\d+)$", proxy(f"show map {MAP}"), re.MULTILINE))
         wanted = {name: f"m{number}" for name, number in self.memory["to"].items()}
-        commands += [f"del map {MAP} {name}" for name, _ in entries.items() - wanted.items()]
-        commands += [f"add map {MAP} {name} {to}" for name, to in wanted.items() - entries.items()]
-        if refusals := [line for line in proxy(*commands).splitlines() if REFUSALS.search(line)]:
-            logging.warning("HAProxy: %s", refusals[0])
+        changes = [f"del map {MAP} {name}" for name, _ in entries.items() - wanted.items()]
+        changes += [f"add map {MAP} {name} {to}" for name, to in wanted.items() - entries.items()]
+        if changes:
+            proxy(*changes)
 
-    def _servers(self, name: str, backend: int, shares: dict[str, int]) -> list[str]:
-        """Return commands after which a backend has a model's replicas as its only servers."""
+    def _lead(self, name: str, backend: int, shares: dict[str, int]) -> None:
+        """Give a backend a model's replicas as its only servers."""
         slots, leaving = self.memory["slots"], self.memory["leaving"]
         mine = [job for job in self.replicas if self.jobs[job].model == name]
         ready = [self.jobs[job].key for job in mine if job not in leaving]
@@ -227,7 +223,7 @@ class Controller:
                 commands.append(f"{server} addr {to['address']} port {to['port']}")
                 commands.append(f"{server} weight {max(weight, 1)}")
             commands.append(f"{server} state {state}")
-        return commands
+        proxy(*commands)
 
 
 def _end(job: str) -> str:
