@@ -326,7 +326,8 @@ def test_what_cannot_be_served_is_told(served):
     assert "other@1 is not served" in said
     assert "registered models: digits" in said
     before = served.json("serve", "--status")["models"]["digits"]["revision"]
-    assert "CPU count" in served.call("serve", "digits@1", "--cpus", "99", rc=1).stderr
+    said = served.call("serve", "digits@1", "--cpus", "99", rc=1).stderr
+    assert "Requested node configuration is not available" in said
     assert served.json("serve", "--status")["models"]["digits"]["revision"] == before
     python(served, OUTSIDE)
     assert "not on the tracking server" in served.call("serve", "outside@1", rc=1).stderr

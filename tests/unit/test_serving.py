@@ -168,7 +168,7 @@ def deploy(programs, monkeypatch):
 
     def sbatch(words, **_):
         fits = "--cpus-per-task=99" not in words
-        said = "" if fits else "sbatch: error: CPU count per node can not be satisfied\n"
+        said = "" if fits else "sbatch: error: Requested node configuration is not available\n"
         return subprocess.CompletedProcess(words, not fits, "", said)
 
     monkeypatch.setattr(program.subprocess, "run", sbatch)
@@ -188,7 +188,7 @@ def test_a_canary_scores_the_stream_that_is_scored(tmp_path, deploy, given, kept
 
 def test_what_no_node_can_hold_is_refused_with_slurms_words(tmp_path, deploy):
     want(tmp_path, TRACK)
-    with pytest.raises(deploy.Refused, match="CPU count per node can not be satisfied"):
+    with pytest.raises(deploy.Refused, match="Requested node configuration is not available"):
         deploy._changed({**REQUEST, "cpus": 99})
     assert json.loads((tmp_path / "models/digits.json").read_text())["revision"] == 1
 
