@@ -97,7 +97,7 @@ LEFT = """
 getent passwd gpubed-serving
 ps -eo args | grep -E '^[^ ]*python[^ ]* .*gpubed_serving|^/usr/sbin/haproxy.*serving/proxy.cfg'
 ls -d /etc/gpubed/serving /etc/gpubed/leave.d/serving /etc/systemd/system/gpubed-serving* \
-  /opt/gpubed/serving* /usr/local/lib/gpubed/gpubed_serving /run/gpubed-serving.sock 2>/dev/null
+  /usr/local/lib/gpubed/gpubed_serving /run/gpubed-serving.sock 2>/dev/null
 squeue -h
 ss -Hltn 'sport = :8443'
 true
@@ -242,7 +242,8 @@ def test_models_run_as_an_account_that_has_nothing(served):
     def by_model(command):
         return served.node("head", f"sudo runuser -u gpubed-serving -- {command} 2>&1; echo $?")
 
-    running = served.node("head", "ps -eo user:20,args | grep '[w]orker.py'").splitlines()
+    replicas = "ps -eo user:20,args | grep '[g]pubed_serving.replica'"
+    running = served.node("head", replicas).splitlines()
     assert {line.split()[0] for line in running} == {"gpubed-serving"}
     for command in (
         "ls /home/gpubed/.ssh",
@@ -257,10 +258,10 @@ def test_models_run_as_an_account_that_has_nothing(served):
 def test_a_replica_answers_the_proxy_alone(served):
     replicas = served.node("head", "sudo sh -c 'cat /shared/serving/state/replicas/*.json'")
     one = json.JSONDecoder().raw_decode(replicas)[0]
-    url = f"https://{one['address']}:{one['port']}/v2/health/live"
+    url = f"https://{one['address']}:{one['port']}/v2/health/ready"
     own = "--cert /etc/gpubed/serving/replica.pem"
-    assert '"live":true' in served.node("head", f"sudo curl -sk {own} {url}")
-    assert "live" not in served.node("head", f"curl -sk {url}; true")
+    assert '"ready":true' in served.node("head", f"sudo curl -sk {own} {url}")
+    assert "ready" not in served.node("head", f"curl -sk {url}; true")
 
 
 def test_its_throughput_is_that_of_a_loop_by_hand(served):
@@ -318,8 +319,16 @@ def test_a_stream_is_scored_through_an_update_and_bad_messages_are_put_aside(ser
 
 
 def test_what_cannot_be_served_is_told(served):
-    assert "digits@9" in served.call("serve", "digits@9", rc=1).stderr
-    assert "other@1" in served.call("serve", "other@1", rc=1).stderr
+    said = served.call("serve", "digits@9", rc=1).stderr
+    assert "digits@9 is not served" in said
+    assert "there are digits@1, digits@2" in said
+    said = served.call("serve", "other@1", rc=1).stderr
+    assert "other@1 is not served" in said
+    assert "registered models: digits" in said
+    before = served.json("serve", "--status")["models"]["digits"]["revision"]
+    said = served.call("serve", "digits@1", "--cpus", "99", rc=1).stderr
+    assert "Requested node configuration is not available" in said
+    assert served.json("serve", "--status")["models"]["digits"]["revision"] == before
     python(served, OUTSIDE)
     assert "not on the tracking server" in served.call("serve", "outside@1", rc=1).stderr
     python(

@@ -18,8 +18,11 @@ IMAGE = [
     *(0, 0, 6, 13, 10, 0, 0, 0),
 ]
 
-served = subprocess.check_output(["gpubed", "serve", sys.argv[1], "--status", "--json"])
-way = json.loads(served)
+ask = ["gpubed", "serve", sys.argv[1], "--status", "--json"]
+served = subprocess.run(ask, stdout=subprocess.PIPE, check=False)
+if served.returncode:
+    sys.exit(served.returncode)  # gpubed has said why
+way = json.loads(served.stdout)
 token = Path(way["token_file"]).read_text().strip()
 question = {"inputs": [{"name": "images", "shape": [1, 64], "datatype": "FP32", "data": IMAGE}]}
 request = Request(
@@ -28,5 +31,8 @@ request = Request(
     {"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
 )
 trusted = ssl.create_default_context(cafile=way["certificate"])
-with urlopen(request, context=trusted) as reply:
-    print("it is a", json.load(reply)["outputs"][0]["data"][0])
+try:
+    with urlopen(request, context=trusted) as reply:
+        print("it is a", json.load(reply)["outputs"][0]["data"][0])
+except OSError as error:
+    sys.exit(f"digits does not answer ({error}): gpubed serve {sys.argv[1]} digits@2")

@@ -2,14 +2,19 @@
 
 import json
 import ssl
+import sys
 from pathlib import Path
 
-import nats
+LOGIN = Path.home() / ".config/gpubed/streams.json"
 
 
 async def connect():
     """Connect with the login that gpubed wrote for this account."""
-    login = json.loads((Path.home() / ".config/gpubed/streams.json").read_text())
+    if not LOGIN.exists():
+        sys.exit("the cluster has no streams: add `streams: {}` to its services, then gpubed up")
+    import nats  # where there are streams
+
+    login = json.loads(LOGIN.read_text())
     return await nats.connect(
         login["servers"],
         user=login["user"],

@@ -9,12 +9,10 @@ from pydantic import BaseModel
 
 from gpubed.access import https
 from gpubed.core import reading, secret
-from gpubed.core.errors import GpubedError, UsageError
-from gpubed.core.paths import ClusterPaths
+from gpubed.core.errors import GpubedError, UsageError, of_cluster
 from gpubed.nodes.allocation import Cluster
 from gpubed.nodes.ssh import SSH
 
-_CODE = "/usr/local/lib/gpubed/gpubed_serving"
 _DEPLOY_S = 600.0
 
 
@@ -55,7 +53,7 @@ class State(BaseModel):
 class _Reply(BaseModel):
     revision: int = 0
     error: str = ""
-    hint: str | None = None
+    hint: str = ""
 
 
 def require(cluster: Cluster) -> int:
@@ -72,12 +70,11 @@ def require(cluster: Cluster) -> int:
 def ask(cluster: Cluster, head: SSH, request: dict[str, Any]) -> int:
     """Ask for another state of a model; return its number. Raises `GpubedError` if refused."""
     python = f"{cluster.plan.spec.storage.shared.path}/env/current/bin/python"
-    said = head.run(
-        f"%s {_CODE}/deploy.py", python, stdin=json.dumps(request), timeout=_DEPLOY_S
-    ).stdout
+    deploy = "cd /usr/local/lib/gpubed && %s -m gpubed_serving.deploy"
+    said = head.run(deploy, python, stdin=json.dumps(request), timeout=_DEPLOY_S).stdout
     reply = reading.reply(said.splitlines()[-1] if said else "", "the head").json(_Reply)
     if reply.error:
-        raise GpubedError(reply.error, reply.hint)
+        raise GpubedError(reply.error, of_cluster(reply.hint, cluster.name))
     return reply.revision
 
 
@@ -86,16 +83,6 @@ def state(cluster: Cluster, head: SSH) -> State:
     file = f"{cluster.plan.spec.storage.shared.path}/serving/state/state.json"
     said = head.run("sudo -u gpubed-serving cat %s", file).stdout
     return reading.reply(said, file).json(State)
-
-
-def token_file(paths: ClusterPaths) -> str:
-    """Return the path of the file with the token that clients show."""
-    return str(paths.secrets / "serving_token")
-
-
-def authority(paths: ClusterPaths) -> str:
-    """Return the path of the certificate by which clients know the cluster."""
-    return str(paths.facts.parent / "serving.crt")
 
 
 def status(cluster: Cluster, token: str = "", page: str = "/v2/health/ready") -> int:

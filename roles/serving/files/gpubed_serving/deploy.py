@@ -1,6 +1,6 @@
 """Writes down what is to be served; runs on the head, in the cluster's environment.
 
-deploy.py reads a request as JSON from stdin, and writes a reply to stdout: the revision that it
+It reads a request as JSON from stdin, and writes a reply to stdout: the revision that it
 made, or what is wrong and what helps.
 """
 
@@ -8,19 +8,32 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-SETTINGS = json.loads(Path("/etc/gpubed/serving/settings.json").read_text())
-ROOT = Path(SETTINGS["folder"])
+from gpubed_serving.controller import MODELS, ROOT, SETTINGS, size, write
+
 TAG = "gpubed.environment"
 OF_REPLICAS = ("min", "max", "cpus", "gpus", "source", "target")
 
 
 class Refused(Exception):
     """A request that cannot be followed: why, and what helps."""
+
+
+def _there(client: Any, name: str) -> str:
+    """Return what can be served, as a hint: versions of the model, else other models."""
+    models = {one.name: one for one in client.search_registered_models()}
+    versions = [one.version for one in client.search_model_versions() if one.name == name]
+    if versions:
+        names = [*sorted(versions, key=int), *models[name].aliases]
+        return f"there are {', '.join(f'{name}@{one}' for one in names)}"
+    if models:
+        return f"registered models: {', '.join(models)}"
+    return "gpubed run CLUSTER digits --set register=NAME registers a model"
 
 
 def _registered(name: str, wanted: str) -> dict[str, str]:
@@ -33,7 +46,9 @@ def _registered(name: str, wanted: str) -> dict[str, str]:
     client, label = mlflow.MlflowClient(), f"{name}@{wanted.removeprefix('@')}"
     by_alias = wanted.startswith("@")
     ask = client.get_model_version_by_alias if by_alias else client.get_model_version
+    hint = lost = "gpubed verify CLUSTER says whether the tracking server answers"
     try:
+        hint = _there(client, name)
         found = ask(name, wanted.removeprefix("@"))
         # A version of MLflow 3 names a logged model, which names its run.
         of_model = found.source.startswith("models:/m-")
@@ -42,8 +57,7 @@ def _registered(name: str, wanted: str) -> dict[str, str]:
         run = client.get_run(run_id) if run_id else None
         files = client.get_model_version_download_uri(name, found.version)
     except MlflowException as error:
-        there = "gpubed run CLUSTER digits --set register=NAME registers a model"
-        raise Refused(f"{label} is not served: {error.message}", there) from None
+        raise Refused(f"{label} is not served: {error.message}", hint) from None
     # Of a researcher's file:///, the account's own files would come.
     if not files.startswith("mlflow-artifacts:"):
         raise Refused(
@@ -65,7 +79,7 @@ def _registered(name: str, wanted: str) -> dict[str, str]:
             try:
                 Path(mlflow.artifacts.download_artifacts(uri, dst_path=draft)).rename(folder)
             except (MlflowException, OSError) as error:
-                raise Refused(f"{label}: its files cannot be fetched: {error}", None) from None
+                raise Refused(f"{label}: its files cannot be fetched: {error}", lost) from None
         folder.chmod(0o2750)
     where = {"folder": str(folder), "environment": str(Path(environment).resolve())}
     return {"version": str(found.version), **where}
@@ -74,6 +88,14 @@ def _registered(name: str, wanted: str) -> dict[str, str]:
 def _tracks(request: dict[str, Any], now: list[Any]) -> list[Any]:
     """Return the versions that are to be served, with their shares."""
     name, canary = request["model"], request["canary"]
+    if canary and not request["source"]:  # it scores the stream that is scored
+        request |= {end: one[end] for one in now[:1] for end in ("source", "target")}
+    asked = ["sudo", "-u", "gpubed-serving", "sbatch", "--test-only", "--chdir=/", "--wrap=true"]
+    tried = subprocess.run([*asked, *size(request)], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        why = " ".join(tried.stderr.split())
+        there = "gpubed ssh CLUSTER head -- sinfo --Node --long   shows what nodes have"
+        raise Refused(f"Slurm refuses a replica of {name}: {why}", there)
     track = _registered(name, request["version"]) | {n: request[n] for n in OF_REPLICAS}
     if track["source"]:  # replicas read and write streams of this account
         shutil.copyfile(Path.home() / ".config/gpubed/streams.json", ROOT / "streams.json")
@@ -92,8 +114,8 @@ def _changed(request: dict[str, Any]) -> int:
     former = json.loads(path.read_text()) if path.exists() else {"tracks": [], "revision": 0}
     if request["action"] == "serve":
         tracks = _tracks(request, former["tracks"])
-        if not former["tracks"] and len([*path.parent.glob("*.json")]) >= SETTINGS["models"]:
-            most = f"{SETTINGS['models']} models are served, and there is no place for more"
+        if not former["tracks"] and len([*path.parent.glob("*.json")]) >= MODELS:
+            most = f"{MODELS} models are served, and there is no place for more"
             raise Refused(most, "gpubed serve CLUSTER MODEL --stop")
     elif not former["tracks"]:
         raise Refused(f"{request['model']} is not served", "gpubed serve CLUSTER --status")
@@ -104,9 +126,7 @@ def _changed(request: dict[str, Any]) -> int:
         raise Refused(f"{request['model']} was not served before", "gpubed serve CLUSTER --status")
     previous = former["tracks"] if former["tracks"] != tracks else former.get("previous")
     revision = former["revision"] + 1
-    state = {"revision": revision, "tracks": tracks, "previous": previous}
-    path.with_suffix(".new").write_text(json.dumps(state))
-    path.with_suffix(".new").rename(path)
+    write(path, {"revision": revision, "tracks": tracks, "previous": previous})
     return revision
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import nats
@@ -19,72 +20,67 @@ from nats.js.api import ConsumerConfig
 from nats.js.errors import NotFoundError
 
 if TYPE_CHECKING:
-    from replica import Replica
+    from gpubed_serving.replica import Replica
 
 AT_ONCE, LOOPS = 64, 2
 ACK_S, MOST_TRIES, AGAIN_S = 60, 5, 5
 
 
-async def score(replica: Replica) -> None:
+async def score(replica: Replica, login: Path) -> None:
     """Score until the replica ends; streams that do not answer are asked again."""
-    while not replica.ended.is_set():
+    source, target = replica.track["source"], replica.track["target"]
+    while source and not replica.ended.is_set():
         try:
-            await _score(replica)
+            await _score(replica, json.loads(login.read_text()))
         except NotFoundError:
-            replica.reason = f"stream {replica.track['source']} is not there yet"
+            replica.reason = f"stream {source} is not there yet"
             await asyncio.sleep(AGAIN_S)
         except Exception as error:
-            names = f"{replica.track['source']}, {replica.track['target']}"
-            replica.reason = f"the streams {names} do not answer: {error!r}"
+            replica.reason = f"the streams {source}, {target} do not answer: {error!r}"
             await asyncio.sleep(AGAIN_S)
 
 
-async def _score(replica: Replica) -> None:
+async def _score(replica: Replica, login: dict[str, Any]) -> None:
     model, source = replica.track["model"], replica.track["source"]
-    login = json.loads(replica.login.read_text())
-    connection = await nats.connect(
-        login["url"],
-        user=login["user"],
-        password=login["password"],
-        tls=ssl.create_default_context(cafile=login["ca"]),
-        max_reconnect_attempts=-1,
-    )
-    jets, durable = connection.jetstream(), f"serving-{model}"
-    made = login.get("stream", {})  # what streams are made with
-    names = (replica.track["target"], f"{source}-dead")
-    target, dead = [await _subject(jets, name, made) for name in names]
-    await jets.add_consumer(source, ConsumerConfig(durable_name=durable, ack_wait=ACK_S))
-    pulled = await jets.pull_subscribe_bind(durable=durable, stream=source)
+    durable = f"serving-{model}"
+    who = {name: login[name] for name in ("user", "password")}
+    tls = ssl.create_default_context(cafile=login["ca"])
+    async with await nats.connect(login["url"], **who, tls=tls, max_reconnect_attempts=-1) as own:
+        jets = own.jetstream()
+        names = (replica.track["target"], f"{source}-dead")
+        target, dead = [await _subject(jets, name, login["stream"]) for name in names]
+        await jets.add_consumer(source, ConsumerConfig(durable_name=durable, ack_wait=ACK_S))
+        pulled = await jets.pull_subscribe_bind(durable=durable, stream=source)
 
-    async def one(message: Msg) -> None:
-        number, tries = message.metadata.sequence.stream, message.metadata.num_delivered
-        status, reply = 500, b'{"error": "several replicas ended while they scored it"}'
-        if tries <= MOST_TRIES:
-            status, reply = await replica.score(message.data, patient=True)
-        if replica.state == "failed":
-            return  # another replica gets it
-        subject, data, why = target, reply, {}
-        if status != 200:
-            subject, data = dead, message.data
-            why = {"Gpubed-Reason": " ".join(json.loads(reply)["error"].split())}
-        whose = {"Nats-Msg-Id": f"{model}:{source}:{number}", "Gpubed-Source": f"{source}:{number}"}
-        await jets.publish(subject, data, headers={**whose, **why})
-        await message.ack()
+        async def one(message: Msg) -> None:
+            number, tries = message.metadata.sequence.stream, message.metadata.num_delivered
+            status, reply = 500, b'{"error": "several replicas ended while they scored it"}'
+            if tries <= MOST_TRIES:
+                status, reply = await replica.score(message.data, patient=True)
+            headers = {
+                "Nats-Msg-Id": f"{model}:{source}:{number}",
+                "Gpubed-Source": f"{source}:{number}",
+            }
+            if status == 200:
+                await jets.publish(target, reply, headers=headers)
+            else:
+                headers["Gpubed-Reason"] = " ".join(json.loads(reply)["error"].split())
+                await jets.publish(dead, message.data, headers=headers)
+            await message.ack()
 
-    async def loop() -> None:
-        while not replica.ended.is_set():
-            try:
-                messages = await pulled.fetch(AT_ONCE, timeout=1)
-                done = await asyncio.gather(*map(one, messages), return_exceptions=True)
-                # The server delivers again what was not acknowledged.
-                fault = next((error for error in done if error), None)
-                replica.reason = f"results are not stored: {fault!r}" if fault else ""
-                replica.pending = (await pulled.consumer_info()).num_pending
-            except asyncio.TimeoutError:  # noqa: UP041  Python 3.10 has two
-                replica.pending = 0
+        async def loop() -> None:
+            while not replica.ended.is_set():
+                try:
+                    messages = await pulled.fetch(AT_ONCE, timeout=1)
+                    done = await asyncio.gather(*map(one, messages), return_exceptions=True)
+                    # The server delivers again what was not acknowledged.
+                    fault = next((error for error in done if error), None)
+                    replica.reason = f"results are not stored: {fault!r}" if fault else ""
+                    replica.pending = (await pulled.consumer_info()).num_pending
+                except TimeoutError:
+                    replica.pending = 0
 
-    await asyncio.gather(*(loop() for _ in range(LOOPS)))
-    await connection.drain()
+        await asyncio.gather(*(loop() for _ in range(LOOPS)))
 
 
 async def _subject(jets: JetStreamContext, name: str, made: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ import time
 
 from typer import Argument, Option
 
-from gpubed.access import serving
+from gpubed.access import https, serving
 from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.core.errors import GpubedError, UsageError
@@ -81,7 +81,8 @@ def _await(cluster: Cluster, head: SSH, name: str, revision: int) -> serving.Sta
                     raise GpubedError(f"{label} does not start: {track.reason}{rest}")
                 if track.waits and waited > _QUEUED_S:
                     why = f"{label} waits in Slurm's queue for a place: {track.waits}"
-                    raise GpubedError(why, f"{again} --status says when it is ready; squeue")
+                    queue = f"gpubed ssh {cluster.name} head -- squeue"
+                    raise GpubedError(why, f"{again} --status says when it is ready; {queue}")
         time.sleep(_PAUSE_S)
     raise GpubedError(f"{name} is not ready after {_PATIENCE_S:.0f} s", f"{again} --status")
 
@@ -90,7 +91,10 @@ def _show(ui: UI, cluster: Cluster, state: serving.State) -> int:
     port, paths = serving.require(cluster), cluster.paths
     host = "localhost" if cluster.allocation.head.via else cluster.allocation.head.control_address
     url = f"https://{host}:{port}/v2"
-    token, authority = serving.token_file(paths), serving.authority(paths)
+    token, authority = (
+        str(paths.secrets / "serving_token"),
+        str(https.certificate(cluster, "serving")),
+    )
     ways = {"url": url, "token_file": token, "certificate": authority}
     models = {name: model.model_dump() for name, model in state.models.items()}
     ui.document("serve", {"models": models, **ways, "age_s": time.time() - state.time})
