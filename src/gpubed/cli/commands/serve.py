@@ -95,7 +95,7 @@ def _show(ui: UI, cluster: Cluster, state: serving.State) -> int:
         str(paths.secrets / "serving_token"),
         str(https.certificate(cluster, "serving")),
     )
-    ways = {"url": url, "token_file": token, "certificate": authority}
+    ways = {"url": url, "token_file": str(token), "certificate": str(authority)}
     models = {name: model.model_dump() for name, model in state.models.items()}
     ui.document("serve", {"models": models, **ways, "age_s": time.time() - state.time})
 
