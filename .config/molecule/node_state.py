@@ -19,6 +19,7 @@ _CHANGES_BY_ITSELF = re.compile(
     r"|/var/lib/(apt|dpkg|systemd|ucf|private|misc|logrotate|man-db|dbus|pam|python)(/|$)"
     r"|/run/systemd/(?!system/|system$)"
     r"|/var/lib/gpubed/(health|use)\.json$"  # what role health saw last
+    r"|/var/lib/gpubed/ledger(/|$)"  # what roles changed, so that they can undo it
     r"|/var/lib/gpubed/hosts$"  # what a local node keeps of /etc/hosts, a moment after it changed
     r"|/__pycache__(/|$)"
 )
