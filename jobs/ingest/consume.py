@@ -64,7 +64,10 @@ async def read(arguments: argparse.Namespace, own: dict, dataset: Dataset) -> in
             except nats.errors.TimeoutError:
                 dataset.commit(taken)
                 continue
-            taken, left = message.metadata.sequence.stream, message.metadata.num_pending
+            sequence, left = message.metadata.sequence.stream, message.metadata.num_pending
+            if sequence <= taken:  # nats-py goes back to 1 if it is reset before its first message
+                continue
+            taken = sequence
             given = message.headers or {}
             checksum = given.get("checksum", "").lower()
             if checksum and checksum != hashlib.sha256(message.data).hexdigest():
