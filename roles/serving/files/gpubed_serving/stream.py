@@ -45,7 +45,8 @@ async def _score(replica: Replica, login: dict[str, Any]) -> None:
     durable = f"serving-{model}"
     who = {name: login[name] for name in ("user", "password")}
     tls = ssl.create_default_context(cafile=login["ca"])
-    async with await nats.connect(login["url"], **who, tls=tls, max_reconnect_attempts=-1) as own:
+    servers = login["servers"]
+    async with await nats.connect(servers, **who, tls=tls, max_reconnect_attempts=-1) as own:
         jets = own.jetstream()
         names = (replica.track["target"], f"{source}-dead")
         target, dead = [await _subject(jets, name, login["stream"]) for name in names]
