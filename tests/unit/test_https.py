@@ -1,4 +1,4 @@
-"""Requests to a service of the head: who is known, and how each failure is repaired."""
+"""`https.request` checks the certificate, and each error names the command that repairs it."""
 
 import http.server
 import shutil

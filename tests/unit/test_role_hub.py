@@ -20,7 +20,7 @@ class HTTPError(Exception):
 
 @pytest.fixture
 def hub(monkeypatch):
-    """Return the role's module, beside stand-ins for what is on the head alone."""
+    """Import gpubed_hub.py, with STAND-INS for JupyterHub and batchspawner."""
     parts = {
         "batchspawner": {"SlurmSpawner": object},
         "batchspawner.api": {"BatchSpawnerAPIHandler": SimpleNamespace()},

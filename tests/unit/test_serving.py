@@ -1,4 +1,4 @@
-"""Served models: what is written down for a request, and what the controller makes of it."""
+"""deploy.py writes what is to be served, and the controller starts and ends replicas by it."""
 
 import importlib
 import json
